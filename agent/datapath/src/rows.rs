@@ -7,10 +7,12 @@ mod ifaces;
 mod left;
 pub mod pod_rows;
 pub mod policy_rows;
+mod route_quota;
 mod row_check;
 
 pub use self::{
     left::left_rows,
     pod_rows::{PodRows, names},
+    route_quota::RouteQuota,
     row_check::RowCheck,
 };

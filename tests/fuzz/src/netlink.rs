@@ -8,19 +8,18 @@ use netlink_packet_sock_diag::SockDiagMessage;
 use sidetrack_common::pod::{Route, RouteKey};
 use sidetrack_datapath::{
     kernel::{netlink, sock_diag},
-    netns::routes::Snapshot,
+    netns::routes::{MAX_ROUTES, Snapshot},
 };
 use sidetrack_policy::Policy;
 
 /// Routes that one pod may have in the map, and the two defaults that may come on top.
-const MOST_ROWS: usize = 2048 + 2;
+const MOST_ROWS: usize = MAX_ROUTES + 2;
 
 /// Reads a datagram both ways.
 pub fn check(datagram: &[u8]) {
     if let Ok(snapshot) = Snapshot::of_answer(datagram) {
         rows(&snapshot, &[]);
         rows(&snapshot, &["eth0".to_owned(), "lo".to_owned()]);
-        let _ = snapshot.notes();
         for dual_stack in [false, true] {
             let policy = Policy {
                 dual_stack,
@@ -40,7 +39,7 @@ pub fn check(datagram: &[u8]) {
 /// However many routes there are, a pod has its share of the map, and every row is a kind of route.
 fn rows(snapshot: &Snapshot, excluded: &[String]) {
     const NETNS: u64 = 7;
-    let rows = snapshot.rows(NETNS, excluded, None).rows;
+    let rows = snapshot.rows(NETNS, excluded, None, MAX_ROUTES).rows;
     assert!(rows.len() <= MOST_ROWS, "{} rows", rows.len());
     for (id, route) in &rows {
         let key: RouteKey = id.key();

@@ -20,7 +20,7 @@ use nix::sched::{CloneFlags, unshare};
 use sidetrack_common::pod::{Route, RouteKind};
 use sidetrack_datapath::{
     kernel::netlink,
-    netns::routes::{RouteId, Snapshot},
+    netns::routes::{MAX_ROUTES, RouteId, Snapshot},
 };
 
 /// Two interfaces, each with a network of both families.
@@ -96,7 +96,7 @@ impl Tables {
         // Some are refused: two with one prefix and metric, or a gateway that is not on the link.
         ip(&batch("add"));
         let snapshot = Snapshot::read().expect("the tables");
-        let rows = snapshot.rows(1, &[], None).rows;
+        let rows = snapshot.rows(1, &[], None, MAX_ROUTES).rows;
         let mut compared = Ok(());
         for addr in destinations(&routes) {
             let (ours, kernels) = (looked_up(&rows, addr), self.kernels(addr));

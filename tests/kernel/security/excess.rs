@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     command::Process,
+    network::Manifest,
     node::VIP,
     protocol::{Dial, ROOT},
     sidecar,
@@ -161,5 +162,59 @@ fn addresses_without_number() -> Result<()> {
         .ip("route flush table local root 11.0.0.0/8")
         .map_err(|error| anyhow!("{error:#}"))?;
     fixture.wait_taken_by(15001)?;
+    Ok(())
+}
+
+kernel_test!(routes_of_a_whole_namespace);
+/// Each of its pods may have 2,048, and they have a quota together. Later ones intercept as well, and say what they lack.
+fn routes_of_a_whole_namespace() -> Result<()> {
+    const PODS: u8 = 5;
+    const EACH: usize = 2_000;
+    /// What five pods are sure to have, and a fourth of the rest of the map.
+    const QUOTA: usize = PODS as usize * 26 + (131_072 - 4_096 * 26) / 4;
+    let mut fixture = PodFixture::new()?;
+    let mut batch = String::new();
+    for number in 0..EACH {
+        let (high, low) = (number / 250, number % 250);
+        writeln!(batch, "route add blackhole 11.{high}.{low}.0/24")?;
+    }
+    let file = fixture.lab.dir().join("batch");
+    fs::write(&file, batch)?;
+    let mut pods = Vec::new();
+    for number in 1..=PODS {
+        let name = format!("greedy-{number}");
+        let pod = fixture.lab.pod(&name, 10 + number)?;
+        pod.ip(&format!("-batch {}", file.display()))?;
+        fixture.lab.enroll(&name, &pod, &[])?;
+        pods.push((name, pod));
+    }
+    let places = &fixture.agent.places;
+    let rows = places.map("ROUTE_BY_POD")?.len();
+    ensure!(rows <= QUOTA, "{rows} rows, not {QUOTA}");
+    for (number, (name, pod)) in pods.iter().enumerate() {
+        let is_whole = number < 3;
+        let shown = places.pod(&format!("test/{name}"))?.context("the pod")?;
+        let says = shown
+            .to_string()
+            .contains("so every destination but its own");
+        ensure!(says != is_whole, "{shown}");
+        let _sidecar = sidecar::start(pod, &[80])?;
+        let dialed = pod.actor()?.dial(Dial::new(&ROOT, at("11.1.1.1", 80)))?;
+        let accepted = dialed.as_ref().map(|it| it.accepted_by);
+        let wanted = if is_whole {
+            Err(&libc::EINVAL)
+        } else {
+            Ok(15001)
+        };
+        ensure!(accepted == wanted, "{name}: {dialed:?}");
+    }
+    // Another namespace has a quota of its own.
+    let (name, pod) = ("other", fixture.lab.pod("other", 30)?);
+    pod.ip(&format!("-batch {}", file.display()))?;
+    let manifest = Manifest::new(name, &pod).namespace("other");
+    fixture.lab.write_manifest(name, &manifest)?;
+    places.wait_enrolled("other/other")?;
+    let added = places.map("ROUTE_BY_POD")?.len() - rows;
+    ensure!(added > EACH, "{added} rows");
     Ok(())
 }

@@ -30,6 +30,12 @@ impl Manifest {
         Self(object)
     }
 
+    /// In another namespace.
+    #[must_use]
+    pub fn namespace(self, name: &str) -> Self {
+        self.edited(|pod| pod["metadata"]["namespace"] = name.into())
+    }
+
     /// With these annotations.
     #[must_use]
     pub fn annotated<K: AsRef<str>, V: AsRef<str>>(self, annotations: &[(K, V)]) -> Self {

@@ -29,7 +29,7 @@ use self::{entrances::Entrances, flat_route::FlatRoute, rules::Rules};
 pub use self::{flat_route::TABLE_LOCAL, flatten::PodRoutes, id::RouteId};
 
 /// Routes that a pod may have of [`ROUTE_CAPACITY`](sidetrack_common::names::ROUTE_CAPACITY).
-const MAX_ROUTES: usize = 2048;
+pub const MAX_ROUTES: usize = 2048;
 
 /// Interfaces, addresses and routes of a network namespace at one time.
 #[derive(Debug, Default)]
@@ -63,12 +63,6 @@ impl Snapshot {
     #[must_use]
     pub fn captures_v6(&self, policy: &Policy) -> bool {
         policy.captures_v6(self.addresses.iter().map(|assigned| assigned.net.addr()))
-    }
-
-    /// What people should know about the pod's network.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        Vec::from_iter(self.note_about_routes())
     }
 
     /// Whether an address is assigned.

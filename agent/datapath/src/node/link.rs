@@ -38,13 +38,12 @@ pub struct PodLink {
     snapshot: Option<Snapshot>,
     /// The return routes that this agent or an earlier one added.
     return_routes: Vec<ReturnRoute>,
-    notes: Vec<String>,
     /// Why its connections are not accelerated although they should be.
     not_accelerated: Option<String>,
     /// Why its IPv6 destinations have no targets of their own.
     no_target_route: Option<String>,
-    /// About the interfaces that its policy names.
-    iface_note: Option<String>,
+    /// About its routes and the interfaces that its policy names.
+    network_notes: Vec<String>,
     /// What it has for packets that only pass through it.
     pub(super) forwarding: PodForwarding,
     pub(super) node_calls: PodForwarding,
@@ -87,10 +86,9 @@ impl PodLink {
             netns: Arc::new(netns),
             snapshot: None,
             return_routes: Vec::new(),
-            notes: Vec::new(),
             not_accelerated: None,
             no_target_route: None,
-            iface_note: None,
+            network_notes: Vec::new(),
             forwarding: programs(IngressProgram::Forwarded),
             node_calls: programs(IngressProgram::NodeCalls),
             queries: programs(IngressProgram::Queries),
@@ -122,11 +120,6 @@ impl PodLink {
         let unknown = added.filter(|added| !self.return_routes.contains(added));
         let unknown: Vec<ReturnRoute> = unknown.copied().collect();
         self.return_routes.extend(unknown);
-        let notes = snapshot.notes();
-        for note in notes.iter().filter(|note| !self.notes.contains(note)) {
-            tracing::warn!(netns = %self.path.display(), "{note}");
-        }
-        self.notes = notes;
         self.snapshot = Some(snapshot);
         Ok(())
     }
@@ -148,19 +141,21 @@ impl PodLink {
         let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
         let targets = self.no_target_route.iter();
         let targets = targets.map(|why| format!("its IPv6 connections take longer to make: {why}"));
-        let ifaces = self.iface_note.iter().chain(&self.forwarding.note);
-        let ifaces = ifaces.chain(&self.node_calls.note);
-        self.notes
+        self.network_notes
             .iter()
-            .chain(ifaces)
+            .chain(&self.forwarding.note)
+            .chain(&self.node_calls.note)
             .cloned()
             .chain(lost)
             .chain(targets)
             .collect()
     }
 
-    pub(super) fn set_iface_note(&mut self, note: Option<String>) {
-        self.iface_note = note;
+    pub(super) fn set_network_notes(&mut self, notes: Vec<String>) {
+        for note in notes.iter().filter(|it| !self.network_notes.contains(it)) {
+            tracing::warn!(netns = %self.path.display(), "{note}");
+        }
+        self.network_notes = notes;
     }
 
     pub(super) fn set_not_accelerated(&mut self, why: Option<String>) {

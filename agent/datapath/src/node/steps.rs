@@ -48,8 +48,9 @@ async fn write(
                 link.add_target_route().await;
             }
             let wanted = (*policy, *phase, with_targets_v6);
-            let note = rows.write_namespace(link.snapshot()?, wanted, maps)?;
-            link.set_iface_note(note);
+            let into = (maps, &mut datapath.route_quota);
+            let notes = rows.write_namespace(link.snapshot()?, wanted, into)?;
+            link.set_network_notes(notes);
             // Not before: the flags of the pod's row go with its policy.
             if *phase == Phase::After {
                 return after_namespace(node, rows, link, policy).await;
@@ -228,7 +229,7 @@ fn remove(
         Step::RemoveHandshakeCount => {
             rows.remove_own(&maps.handshakes_by_pod, "the pod's count of handshakes")
         }
-        Step::RemoveRoutes => rows.remove_routes(maps),
+        Step::RemoveRoutes => rows.remove_routes(maps, &mut datapath.route_quota),
         Step::RemoveIfaces => rows.remove_ifaces(maps),
         Step::RemoveListeners => rows.remove_listeners(maps),
         Step::RemoveCounters => rows.remove_counters(maps, &datapath.removed_counts),

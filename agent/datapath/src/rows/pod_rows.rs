@@ -20,7 +20,7 @@ use sidetrack_common::{
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
-use super::{RowCheck, address_filter, capture_range, ifaces};
+use super::{RouteQuota, RowCheck, address_filter, capture_range, ifaces};
 use crate::{
     kernel::{connection_counts::RemovedCounts, maps::Maps, table::Table},
     netns::routes::{PodRoutes, RouteId, Snapshot},
@@ -166,7 +166,7 @@ impl PodRows {
     }
 
     /// Writes routes and interfaces: new rows first, then the old ones are removed. Answers with what people
-    /// should know about interfaces.
+    /// should know about them.
     ///
     /// # Errors
     /// If a map is full.
@@ -174,13 +174,20 @@ impl PodRows {
         &mut self,
         snapshot: &Snapshot,
         (policy, phase, with_targets_v6): (&Policy, Phase, bool),
-        maps: &Maps,
-    ) -> Result<Option<String>> {
+        (maps, quota): (&Maps, &mut RouteQuota),
+    ) -> Result<Vec<String>> {
         self.proxy_is_outside = policy.dialect.proxy_mark().is_some();
         let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
-        let PodRoutes { rows, selectors } =
-            snapshot.rows(self.cookie.get(), excluded, return_route);
-        self.write_routes(&rows, selectors, phase, maps)?;
+        let namespace = text(&self.row.namespace);
+        let most = quota.most(self.cookie, &namespace);
+        let PodRoutes {
+            rows,
+            selectors,
+            note,
+        } = snapshot.rows(self.cookie.get(), excluded, return_route, most);
+        let written = self.write_routes(&rows, selectors, phase, maps);
+        quota.note(self.cookie, namespace, self.routes.len());
+        written?;
         let (ifaces, left_out) = ifaces::of_policy(snapshot, policy);
         self.write_ifaces(&ifaces, phase, maps)?;
         self.set(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
@@ -194,7 +201,7 @@ impl PodRows {
         );
         self.set(POD_ANY_ADDRESS, false);
         self.set(address_filter::of(&self.routes), true);
-        Ok(ifaces::note(left_out))
+        Ok(note.into_iter().chain(ifaces::note(left_out)).collect())
     }
 
     fn write_routes(
@@ -328,9 +335,11 @@ impl PodRows {
     ///
     /// # Errors
     /// If the map cannot be written; what is left is remembered.
-    pub fn remove_routes(&mut self, maps: &Maps) -> Result<()> {
+    pub fn remove_routes(&mut self, maps: &Maps, quota: &mut RouteQuota) -> Result<()> {
         self.write_selectors([None; 2], maps)?;
-        self.remove_other_routes(&HashMap::new(), maps)
+        let removed = self.remove_other_routes(&HashMap::new(), maps);
+        quota.note(self.cookie, text(&self.row.namespace), self.routes.len());
+        removed
     }
 
     fn remove_other_routes(&mut self, wanted: &HashMap<RouteId, Route>, maps: &Maps) -> Result<()> {

@@ -26,6 +26,8 @@ pub struct PodRoutes {
     pub rows: HashMap<RouteId, Route>,
     /// What chooses between views, for IPv4 and IPv6; `None` where there is one view.
     pub selectors: [Option<[RouteSelector; MAX_SELECTORS]>; 2],
+    /// What people should know about them.
+    pub note: Option<String>,
 }
 
 /// The route that decides, by view and prefix.
@@ -35,7 +37,7 @@ impl Snapshot {
     /// The rows for one pod. `excluded` is the policy's excludeInterfaces; `return_route` is what its policy needs,
     /// which leads no packets of applications elsewhere.
     ///
-    /// Capped, so that one pod cannot fill the map for all. A pod with more than [`MAX_ROUTES`] rows
+    /// Capped, so that one pod cannot fill the map for all. A pod with more than `most` rows
     /// keeps those to its own addresses; every other destination counts as reachable. In a pod with more
     /// addresses than that, nothing is known about any destination, and connections are refused.
     #[must_use]
@@ -44,13 +46,14 @@ impl Snapshot {
         netns: u64,
         excluded: &[String],
         return_route: Option<ReturnRoute>,
+        most: usize,
     ) -> PodRoutes {
         let followed = FAMILIES.map(|is_v6| self.rules.followed(is_v6, return_route));
         let row = |((view, prefix), route): (&(u32, IpNet), &FlatRoute)| {
             let id = RouteId::new((netns, *view), *prefix);
             (id, self.row(route, excluded))
         };
-        if let Some(deciding) = self.deciding(&followed) {
+        if let Some(deciding) = self.deciding(&followed, most) {
             let mut rows = deciding.iter().map(row).collect();
             for is_v6 in FAMILIES {
                 if self.rules.is_unclear(is_v6) {
@@ -61,50 +64,45 @@ impl Snapshot {
                 let has_views = rules.views().len() > 1;
                 rules.selectors().filter(|_| has_views)
             });
-            return PodRoutes { rows, selectors };
+            return PodRoutes {
+                rows,
+                selectors,
+                note: None,
+            };
         }
         let own = self.own_routes();
         let mut rows: HashMap<RouteId, Route>;
-        if own.len() > MAX_ROUTES {
+        let note;
+        if own.len() > most {
             rows = everything(netns, RouteKind::Unknown).collect();
+            note = format!(
+                "it has more than {most} addresses, so its connections are refused (too-many-addresses)"
+            );
         } else {
             rows = own.iter().map(row).collect();
             for is_v6 in FAMILIES {
                 self.make_everything_reachable(netns, is_v6, &mut rows);
             }
+            note = format!(
+                "it has more than {most} routes, or rules of policy routing that make more of them, so every destination but its own addresses counts as reachable"
+            );
         }
         PodRoutes {
             rows,
+            note: Some(note),
             ..PodRoutes::default()
         }
     }
 
-    /// Whether the pod has more than its share.
-    pub(super) fn note_about_routes(&self) -> Option<String> {
-        let followed = FAMILIES.map(|is_v6| self.rules.followed(is_v6, None));
-        if self.deciding(&followed).is_some() {
-            return None;
-        }
-        Some(if self.own_routes().len() > MAX_ROUTES {
-            format!(
-                "it has more than {MAX_ROUTES} addresses, so its connections are refused (too-many-addresses)"
-            )
-        } else {
-            format!(
-                "it has more than {MAX_ROUTES} routes, or rules of policy routing that make more of them, so every destination but its own addresses counts as reachable"
-            )
-        })
-    }
-
     /// The deciding routes of all views; `None` if they are more than a pod may have.
-    fn deciding(&self, followed: &[Followed; 2]) -> Option<Deciding> {
+    fn deciding(&self, followed: &[Followed; 2], most: usize) -> Option<Deciding> {
         let mut deciding = Deciding::new();
         for rules in followed {
             rules.selectors()?;
             for view in rules.views() {
                 let tables = Tables::new(&self.routes, rules.in_view(view), rules.is_usual);
                 tables.add_to(&mut deciding, view, |_| true);
-                if deciding.len() > MAX_ROUTES {
+                if deciding.len() > most {
                     return None;
                 }
             }

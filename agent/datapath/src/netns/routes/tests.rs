@@ -22,7 +22,7 @@ use sidetrack_common::{
 use sidetrack_policy::Policy;
 
 use super::{
-    AssignedAddress, RouteId, Snapshot,
+    AssignedAddress, MAX_ROUTES, PodRoutes, RouteId, Snapshot,
     dump::{assigned_address, flat_route},
     flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
 };
@@ -85,12 +85,16 @@ fn pod(routes: Vec<FlatRoute>) -> Snapshot {
     }
 }
 
+fn rows_of(snapshot: &Snapshot) -> PodRoutes {
+    snapshot.rows(COOKIE, &[], None, MAX_ROUTES)
+}
+
 fn row(snapshot: &Snapshot, destination: &str) -> Option<Route> {
     row_in_view(snapshot, 0, destination)
 }
 
 fn row_in_view(snapshot: &Snapshot, view: u32, destination: &str) -> Option<Route> {
-    let rows = snapshot.rows(COOKIE, &[], None).rows;
+    let rows = rows_of(snapshot).rows;
     let id = RouteId::new((COOKIE, view), net(destination));
     rows.get(&id).copied()
 }
@@ -144,7 +148,7 @@ fn narrower_prefixes_of_earlier_tables_do_not_hide_wider_ones() {
             ..unicast("0.0.0.0/0", ETH1)
         },
     ]);
-    assert_eq!(snapshot.rows(COOKIE, &[], None).rows.len(), 3);
+    assert_eq!(rows_of(&snapshot).rows.len(), 3);
     assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH1);
 }
 
@@ -177,7 +181,7 @@ fn routes_by_excluded_devices_carry_their_position() {
         local("10.1.0.5/32", ETH0),
     ]);
     let excluded = ["eth1".to_owned(), "lo".to_owned()];
-    let rows = snapshot.rows(COOKIE, &excluded, None).rows;
+    let rows = snapshot.rows(COOKIE, &excluded, None, MAX_ROUTES).rows;
     let excluded = |destination| rows[&RouteId::new((COOKIE, 0), net(destination))].excluded();
     assert_eq!(excluded("10.1.0.0/24"), None);
     assert_eq!(excluded("10.2.0.0/24"), Some(0));
@@ -192,9 +196,9 @@ fn of_too_many_routes_the_local_ones_stay() {
         .collect();
     routes.push(local("10.1.0.5/32", ETH0));
     let mut snapshot = pod(routes);
-    assert_eq!(snapshot.rows(COOKIE, &[], None).rows.len(), 2048);
+    assert_eq!(rows_of(&snapshot).rows.len(), 2048);
     snapshot.routes.push(unicast("10.8.0.0/16", ETH0));
-    let rows = snapshot.rows(COOKIE, &[], None).rows;
+    let rows = rows_of(&snapshot).rows;
     assert_eq!(rows.len(), 3, "one address and two defaults: {rows:?}");
     assert!(row(&snapshot, "10.1.0.5/32").unwrap().is_local());
     assert!(row(&snapshot, "0.0.0.0/0").unwrap().is_unicast());

@@ -2,7 +2,7 @@
 
 use sidetrack_common::pod::{Route, RouteKind};
 
-use super::{COOKIE, ETH0, ETH1, LO, local, pod, row, unicast};
+use super::{ETH0, ETH1, LO, local, pod, row, rows_of, unicast};
 use crate::netns::routes::{
     MAX_ROUTES,
     flat_route::{FlatRoute, TABLE_DEFAULT},
@@ -59,8 +59,8 @@ fn a_pod_has_a_share_of_the_rows() {
     let number = |index: usize| format!("10.{}.{}.1/32", index / 250, index % 250);
     let many = |count: usize| (0..count).map(number);
     let few = pod(many(MAX_ROUTES).map(|net| unicast(&net, ETH0)).collect());
-    assert_eq!(few.rows(COOKIE, &[], None).rows.len(), MAX_ROUTES);
-    assert_eq!(few.notes(), Vec::<String>::new());
+    assert_eq!(rows_of(&few).rows.len(), MAX_ROUTES);
+    assert_eq!(rows_of(&few).note, None);
 
     let mut routes: Vec<FlatRoute> = many(MAX_ROUTES + 1)
         .map(|net| unicast(&net, ETH0))
@@ -70,15 +70,15 @@ fn a_pod_has_a_share_of_the_rows() {
     assert!(row(&too_many, "10.1.0.5/32").unwrap().is_local());
     assert!(row(&too_many, "0.0.0.0/0").unwrap().is_unicast());
     assert!(row(&too_many, "::/0").unwrap().is_unicast());
-    assert_eq!(too_many.rows(COOKIE, &[], None).rows.len(), 3);
-    assert!(too_many.notes()[0].contains("2048 routes"));
+    assert_eq!(rows_of(&too_many).rows.len(), 3);
+    assert!(rows_of(&too_many).note.unwrap().contains("2048 routes"));
 
     // Routes elsewhere are none of them, also where they are the first.
     let mut routes = vec![unicast("0.0.0.0/0", ETH0), unicast("10.0.0.0/8", ETH0)];
     routes.extend(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)));
     let addresses = pod(routes);
-    let rows = addresses.rows(COOKIE, &[], None).rows;
+    let rows = rows_of(&addresses).rows;
     assert_eq!(rows.len(), 2);
     assert!(rows.values().all(Route::is_unknown));
-    assert!(addresses.notes()[0].contains("2048 addresses"));
+    assert!(rows_of(&addresses).note.unwrap().contains("2048 addresses"));
 }

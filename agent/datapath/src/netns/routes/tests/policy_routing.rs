@@ -13,7 +13,7 @@ use sidetrack_common::{
 };
 use sidetrack_policy::policy::ReturnRoute;
 
-use super::{COOKIE, ETH0, ETH1, LO, ip, local, net, pod, row, row_in_view, unicast};
+use super::{COOKIE, ETH0, ETH1, LO, ip, local, net, pod, row, row_in_view, rows_of, unicast};
 use crate::netns::routes::{
     MAX_ROUTES, RouteId, Snapshot,
     flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
@@ -63,7 +63,7 @@ fn two_ways() -> Vec<FlatRoute> {
 
 /// The route of a socket to a destination, as the kernel programs look it up.
 fn routed(snapshot: &Snapshot, socket: RoutedSocket, to: &str) -> Option<Route> {
-    let routes = snapshot.rows(COOKIE, &[], None);
+    let routes = rows_of(&snapshot);
     let selectors = routes.selectors[usize::from(ip(to).is_ipv6())];
     let view = selectors.map_or(0, |selectors| view(&selectors, &socket, |number| number));
     let matching = routes.rows.iter().filter(|(id, _)| {
@@ -103,7 +103,7 @@ fn sockets_that_are_bound_to_an_address_have_its_table() {
     for socket in [RoutedSocket::PLAIN, bound_to("10.2.0.5")] {
         assert!(routed(&snapshot, socket, "10.2.0.5").unwrap().is_local());
     }
-    assert!(snapshot.rows(COOKIE, &[], None).selectors[1].is_none());
+    assert!(rows_of(&snapshot).selectors[1].is_none());
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn the_pod_s_own_return_route_leads_no_application_elsewhere() {
         mark: 1337,
         table: 133,
     };
-    assert!(snapshot.rows(COOKIE, &[], None).selectors[0].is_some());
-    assert!(snapshot.rows(COOKIE, &[], Some(own)).selectors[0].is_none());
+    assert!(rows_of(&snapshot).selectors[0].is_some());
+    assert!(snapshot.rows(COOKIE, &[], Some(own), MAX_ROUTES).selectors[0].is_none());
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_pod_with_more_selectors_keeps_its_addresses() {
     let snapshot = with_rules(&rules, two_ways());
     assert!(row(&snapshot, "10.2.0.5/32").unwrap().is_local());
     assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, 0);
-    assert!(snapshot.notes()[0].contains("policy routing"));
+    assert!(rows_of(&snapshot).note.unwrap().contains("policy routing"));
 }
 
 #[test]
@@ -260,9 +260,9 @@ fn views_count_together() {
     let many = (0..MAX_ROUTES / 2).map(|n| format!("10.{}.{}.1/32", 100 + n / 250, n % 250));
     routes.extend(many.map(|net| unicast(&net, ETH0)));
     let snapshot = with_rules(&[from("10.2.0.5/32", OTHER)], routes.clone());
-    assert_eq!(snapshot.rows(COOKIE, &[], None).rows.len(), 3);
+    assert_eq!(rows_of(&snapshot).rows.len(), 3);
     let one_view = with_rules(&[], routes);
-    assert!(one_view.rows(COOKIE, &[], None).rows.len() > MAX_ROUTES / 2);
+    assert!(rows_of(&one_view).rows.len() > MAX_ROUTES / 2);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn ipv6_has_rules_of_its_own() {
         device(&snapshot, bound_to("fd01::5"), "2001:db8::1"),
         Some(ETH1)
     );
-    let selectors = snapshot.rows(COOKIE, &[], None).selectors;
+    let selectors = rows_of(&snapshot).selectors;
     assert!(selectors[0].is_none() && selectors[1].is_some());
     assert_eq!(row_in_view(&snapshot, 1, "::/0").unwrap().ifindex, ETH1);
     assert_eq!(Family::V6 as u32, 6);
