@@ -42,6 +42,7 @@ mod runs;
 mod searches;
 mod security;
 mod sockets;
+mod starts;
 mod tables;
 mod takeover;
 mod targets_v6;

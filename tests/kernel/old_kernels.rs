@@ -1,11 +1,9 @@
 //! What is lost on kernels that lack a facility sidetrack does without, shown on one that has it.
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
-
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::loaded_programs;
 use lab::{
-    agent::{Agent, Extra, binary},
+    agent::{Agent, Extra},
     command::run,
     network::Lab,
     node::VIP,
@@ -129,14 +127,7 @@ fn a_node_without_ipv6() -> Result<()> {
     let pod = lab.pod("app", 2)?;
     lab.write_pod("app", &pod, &[])?;
     let _sidecar = sidecar::start(&pod, &[])?;
-    let wrapper = lab.dir().join("without-ipv6");
-    let (without, binary) = (doctor::WITHOUT, binary()?.display().to_string());
-    let refused = "socket 0=10 97";
-    fs::write(
-        &wrapper,
-        format!("#!/bin/sh\nexec python3 -c '{without}' '{refused}' '{binary}' \"$@\"\n"),
-    )?;
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    let wrapper = doctor::refusing(&lab, "socket 0=10 97")?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port();

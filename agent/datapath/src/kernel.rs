@@ -17,6 +17,7 @@ pub mod inbound;
 pub mod kernel_layout;
 pub mod kernel_log;
 pub mod layouts;
+mod loaded;
 pub mod maps;
 pub mod memory;
 pub mod netlink;

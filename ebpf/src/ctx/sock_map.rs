@@ -4,11 +4,12 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     Global,
-    helpers::{bpf_ktime_get_ns, bpf_probe_read_kernel, generated::bpf_seq_write},
+    helpers::{bpf_ktime_get_ns, generated::bpf_seq_write},
 };
 use sidetrack_common::conn::ListenerKey;
 
 use super::{
+    number,
     task_file::cookie,
     typed::{Typed, follow, load, tcp_sock},
 };
@@ -93,7 +94,7 @@ impl MapSocket {
     }
 
     /// For how many microseconds the first of them has waited; 0 if that is not known, as of one that began with a
-    /// SYN cookie.
+    /// SYN cookie, and in `lockdown=confidentiality`.
     #[inline(always)]
     pub fn oldest_us(&self) -> u64 {
         let queue = self
@@ -103,10 +104,10 @@ impl MapSocket {
         if head.is_null() {
             return 0;
         }
+        // By address: bpf_skc_to_tcp_request_sock knows no request of a listener that is in a map of sockets. The sidecar
+        // may accept the connection meanwhile; what is read then is a number without meaning, which the next look corrects.
         let at = head as usize + OFFSET_REQUEST_SYNACK.load() as usize;
-        // SAFETY: the helper checks the address. The sidecar may accept the connection meanwhile; what is read then is
-        // a number without meaning, which the next look corrects.
-        let begun = unsafe { bpf_probe_read_kernel(at as *const u64) }.unwrap_or(0);
+        let begun: u64 = number::load(at).unwrap_or(0);
         // SAFETY: takes nothing.
         let now = unsafe { bpf_ktime_get_ns() } / 1_000;
         if begun == 0 {

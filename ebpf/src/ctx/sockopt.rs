@@ -18,11 +18,6 @@ pub const SOL_IP: i32 = 0;
 /// Level of IPv6's.
 pub const SOL_IPV6: i32 = 41;
 
-/// Whether getsockopt programs can read the kernel's memory by address: there is no helper that makes a typed pointer of
-/// their socket.
-#[unsafe(no_mangle)]
-static CAN_READ_KERNEL: Global<u8> = Global::new(0);
-
 /// Offset of `icsk_bind_hash` in `struct inet_connection_sock`: what the kernel knows of the socket's port.
 #[unsafe(no_mangle)]
 static OFFSET_ICSK_BIND_HASH: Global<u32> = Global::new(0);
@@ -30,10 +25,10 @@ static OFFSET_ICSK_BIND_HASH: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static OFFSET_BUCKET_FASTREUSE: Global<u32> = Global::new(0);
 
-/// Whether [`SockOpt::has_connected`] finds out.
+/// Whether [`SockOpt::has_connected`] finds out: no helper makes a typed pointer of the socket of getsockopt.
 #[inline(always)]
 pub fn tells_who_connected() -> bool {
-    CAN_READ_KERNEL.load() != 0
+    number::can_load()
 }
 
 /// A getsockopt call on its way back to the caller, or a setsockopt call on its way into the kernel.

@@ -7,13 +7,13 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     Global,
-    helpers::{
-        bpf_probe_read_kernel,
-        generated::{bpf_get_current_task_btf, bpf_seq_write},
-    },
+    helpers::generated::{bpf_get_current_task_btf, bpf_seq_write},
 };
 
-use super::typed::{Typed, follow, load};
+use super::{
+    number,
+    typed::{Typed, follow, load},
+};
 
 /// Offsets of members, set by the loader from the kernel's BTF.
 macro_rules! offsets {
@@ -132,7 +132,8 @@ impl Task {
         load(self.task, &OFFSET_TASK_START)
     }
 
-    /// Its number in the pid namespace of whoever reads; 0 if it has none there.
+    /// Its number in the pid namespace of the reader; 0 if it has none there, or if that cannot be read: in
+    /// `lockdown=confidentiality`, in any but the node's first.
     #[inline(always)]
     pub fn number(&self) -> u32 {
         /// Of `struct upid`, whose first member is the number.
@@ -148,12 +149,14 @@ impl Task {
         }
         let level: u32 = load(own, &OFFSET_PID_LEVEL);
         let depth: u32 = load(pid, &OFFSET_PID_LEVEL);
+        if level == 0 {
+            return load(self.task, &OFFSET_TASK_TGID);
+        }
         if level > depth {
             return 0;
         }
         let at = pid as usize + OFFSET_PID_NUMBERS.load() as usize + level as usize * UPID_SIZE;
-        // SAFETY: the helper checks the address.
-        unsafe { bpf_probe_read_kernel(at as *const u32) }.unwrap_or(0)
+        number::load(at).unwrap_or(0)
     }
 
     /// Writes its number to the reader.

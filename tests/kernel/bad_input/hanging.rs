@@ -1,21 +1,18 @@
 //! Paths of manifests on a file system that never answers.
 
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
-    thread,
-    time::Duration,
-};
+use std::{fs, os::unix::fs::symlink, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, Extra, binary, is},
+    agent::{Agent, Extra, is},
     hanging::HangingFs,
     network::{Lab, manifest},
     sidecar,
     wait::eventually,
 };
 use nix::sys::signal::Signal;
+
+use crate::doctor;
 
 const NETNS: &str = "sidetrack.dev/netns";
 
@@ -73,19 +70,9 @@ fn paths_that_hang_stop_nothing_else() -> Result<()> {
 kernel_test!(without_inotify_manifests_are_read_nevertheless);
 /// Other processes of root have all instances of the node.
 fn without_inotify_manifests_are_read_nevertheless() -> Result<()> {
-    const WITHOUT: &str = include_str!("../doctor/without.py");
-    /// EMFILE.
-    const REFUSED: &str = "inotify_init1 24";
     let mut lab = Lab::new()?;
-    let (script, wrapper) = (lab.dir().join("without.py"), lab.dir().join("sidetrack"));
-    fs::write(&script, WITHOUT)?;
-    let (python, agent) = (script.display(), binary()?);
-    let text = format!(
-        "#!/bin/sh\nexec python3 {python} '{REFUSED}' {} \"$@\"\n",
-        agent.display()
-    );
-    fs::write(&wrapper, text)?;
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    // EMFILE.
+    let wrapper = doctor::refusing(&lab, "inotify_init1 24")?;
     let extra = Extra {
         binary: Some(&wrapper),
         ..Extra::default()

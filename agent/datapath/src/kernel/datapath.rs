@@ -18,12 +18,13 @@ use super::{
     connection_counts::RemovedCounts,
     dns::Dns,
     forwarding::Forwarding,
-    hooks::{CALLBACKS, CGROUP_HOOKS, INBOUND_PROGRAM},
+    hooks::{CALLBACKS, CGROUP_HOOKS},
     inbound::InboundTemplate,
-    kernel_layout,
     kernel_log::{KernelLog, LogLevel},
+    layouts::remove_own,
+    loaded::Loaded,
     maps::Maps,
-    objects::{Loader, load_program},
+    objects::Loader,
     pins::{Lock, Pins},
     queues::Queues,
     sys,
@@ -66,6 +67,9 @@ impl Datapath {
     /// Loads the programs, creates or takes over the pinned maps, and attaches the cgroup hooks or
     /// replaces the programs of those that are attached. Should the cgroup vanish it is looked for
     /// again, as it was `given`.
+    ///
+    /// # Errors
+    /// If the kernel refuses any of that. A start from nothing leaves nothing then: no agent would serve its hooks.
     pub fn open(
         pins: Pins,
         cgroup: &Path,
@@ -73,19 +77,40 @@ impl Datapath {
         level: LogLevel,
     ) -> Result<(Self, KernelLog)> {
         let lock = pins.lock()?;
-        let loader = Loader {
-            pins: pins.clone(),
-            offsets: kernel_layout::offsets()?,
-        };
-        let mut ebpf = loader.core(level)?;
-        let maps = Maps::open(&pins)?;
+        let takes_over = pins.has_pins();
+        let opened = Self::open_locked(pins.clone(), lock, (cgroup, given), level);
+        opened.map_err(|error| match pins.try_lock() {
+            Ok(Some(_lock)) if !takes_over => match remove_own(&pins) {
+                Ok(()) => error,
+                Err(left) => error.context(format!("{left:#}; `sidetrack cleanup` removes it")),
+            },
+            _ => error,
+        })
+    }
+
+    fn open_locked(
+        pins: Pins,
+        lock: Lock,
+        (cgroup, given): (&Path, Option<&Path>),
+        level: LogLevel,
+    ) -> Result<(Self, KernelLog)> {
+        let Loaded {
+            loader,
+            mut ebpf,
+            maps,
+            hooks: programs,
+            inbound_program,
+            inbound,
+            adoption,
+            tasks,
+            queues,
+        } = Loaded::new(&pins, level)?;
         maps.choose_target_seed()?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
         let cgroup_id = cgroups::id(cgroup)?;
         let mut hooks = Vec::new();
-        for hook in &CGROUP_HOOKS {
-            let program = load_program(&mut ebpf, &hook.program())?;
+        for (hook, program) in CGROUP_HOOKS.iter().zip(&programs) {
             let link = if hook.name == CALLBACKS && !callbacks::needed_for_all(&pins)? {
                 None
             } else {
@@ -100,16 +125,8 @@ impl Datapath {
         }
         // From here on all programs count in the same way, also where another build counted otherwise.
         maps.recount_handshakes()?;
-        let inbound_program = load_program(&mut ebpf, INBOUND_PROGRAM)?;
         let attachments =
             Attachments::new(&pins, hooks, inbound_program, (cgroup, cgroup_id), given)?;
-        let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
-        let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
-        let tasks = Arc::new(Tasks::load(&mut ebpf)?);
-        // No connection depends on it.
-        let queues = Queues::load(&mut ebpf, &pins)
-            .inspect_err(|error| tracing::warn!("sidecars that hang are not seen: {error:#}"))
-            .ok();
         let acceleration = Acceleration::new(&loader);
         let dns = Dns::default();
         let forwarding = Forwarding::default();
@@ -124,7 +141,7 @@ impl Datapath {
             removed_counts: Arc::default(),
             adoption,
             tasks,
-            queues: queues.map(Arc::new),
+            queues,
             inbound,
             acceleration,
             dns,

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
@@ -19,7 +19,7 @@ use super::{
     hooks::{DNS_HOOKS, Hook},
     objects::{self, Loader, OnDemand},
     pins::Pins,
-    sys,
+    probe, sys,
 };
 
 /// The programs, and where they are attached. Pods of an earlier agent keep its programs until they are enrolled again.
@@ -49,6 +49,11 @@ impl Dns {
 }
 
 fn load(loader: &Loader) -> Result<[OwnedFd; DNS_HOOKS.len()]> {
+    // The queries of the proxy itself could not be told from others.
+    ensure!(
+        probe::read_kernel(),
+        "the kernel lets no program read its memory (lockdown=confidentiality, or no CAP_PERFMON): who sends a datagram is unknown"
+    );
     let mut ebpf = loader.load(objects::DNS, &[])?;
     let mut programs = Vec::new();
     for hook in &DNS_HOOKS {

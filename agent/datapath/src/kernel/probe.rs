@@ -56,6 +56,17 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
         ),
     ];
     checks.extend(facilities::all());
+    let can_try = checks.iter().all(Check::is_ready);
+    let mut own = Check::required(
+        "sidetrack's own programs",
+        "all of the above",
+        "the agent does not start",
+        can_try.then(|| node::own_programs(bpffs)).unwrap_or(Ok(())),
+    );
+    if !can_try {
+        own.forget();
+    }
+    checks.push(own);
     if !has_capabilities {
         // A failure may come from the missing capabilities alone.
         let failed = |check: &&mut Check| check.ok == Some(false) || check.problem.is_some();

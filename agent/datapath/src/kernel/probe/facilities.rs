@@ -192,7 +192,7 @@ fn original_destination() -> [Check; 6] {
         Check::optional(
             "bpf_probe_read_kernel in cgroup/getsockopt",
             "5.8, CAP_PERFMON",
-            "each connection of a proxy to the outside takes memory",
+            "each connection of a proxy to the outside takes memory, and sidecars that hang are seen once their queues are full",
             programs::read_kernel(),
         ),
     ]

@@ -13,7 +13,10 @@ use anyhow::{Context as _, Result};
 use super::{maps, programs, report::Problem};
 use crate::kernel::{
     attachments::replace_pin,
-    cgroup, kernel_layout, layouts,
+    cgroup, kernel_layout,
+    kernel_log::LogLevel,
+    layouts,
+    loaded::Loaded,
     pins::Pins,
     sock_diag::{self, Sockets},
     sys,
@@ -44,6 +47,20 @@ fn try_pins(pins: &Pins) -> Result<()> {
     let removed = layouts::remove_everything(trial.root());
     pinned?;
     removed.map(drop)
+}
+
+/// Loads all that an agent loads at its start. Nothing is attached.
+pub(super) fn own_programs(bpffs: &Path) -> Result<(), String> {
+    let load = || -> Result<()> {
+        let trial = Pins::new(bpffs)?.trial();
+        let held = trial.lock()?;
+        let loaded = Loaded::new(&trial, LogLevel::WARNINGS).map(drop);
+        let removed = layouts::remove_everything(trial.root());
+        drop(held);
+        loaded?;
+        removed.map(drop)
+    };
+    load().map_err(|error| format!("{error:#}"))
 }
 
 pub(super) fn cgroup2(given: Option<&Path>) -> Result<(), Problem> {
