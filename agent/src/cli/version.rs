@@ -22,7 +22,7 @@ pub(super) struct Options {
     output: Format,
 }
 
-/// What is printed. The fields are part of the interface: docs/versions.md.
+/// What is printed. The fields are part of the interface: docs/upgrades.md.
 #[derive(Debug, Serialize)]
 struct Build {
     version: &'static str,
