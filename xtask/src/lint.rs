@@ -1,5 +1,5 @@
 //! Everything that is checked without running the product, warnings denied: the order of crates and modules, names that
-//! nothing uses, spelling, shell scripts, workflows, dependencies, formatting, lints and documentation.
+//! nothing uses, spelling, links, shell scripts, workflows, dependencies, formatting, lints and documentation.
 //!
 //! The Helm chart and the manifests are checked by `tests/deploy`, with Helm's engine and the objects' own types.
 
@@ -62,6 +62,7 @@ pub fn run() -> Result<()> {
     let deny = DENY.install(&steps)?;
     drop(steps);
     spelling()?;
+    pages()?;
     shell()?;
     workflows()?;
     must(
@@ -82,6 +83,16 @@ fn spelling() -> Result<()> {
         Command::new(typos)
             .current_dir(root())
             .args(["--format", "brief"]),
+    )
+}
+
+/// Links and lines of the documents.
+fn pages() -> Result<()> {
+    let rumdl = tools().join("lint/bin/rumdl");
+    must(
+        Command::new(rumdl)
+            .current_dir(root())
+            .args(["check", "--no-cache", "."]),
     )
 }
 

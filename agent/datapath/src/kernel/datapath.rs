@@ -30,7 +30,6 @@ use super::{
     sys,
     tasks::Tasks,
 };
-use crate::rows::RouteQuota;
 
 /// The network namespace of the node's first process.
 pub const NODE_NETNS: &str = "/proc/1/ns/net";
@@ -57,8 +56,6 @@ pub struct Datapath {
     pub(super) dns: Dns,
     pub(super) forwarding: Forwarding,
     pub(super) attachments: Attachments,
-    /// What pods have of the map of routes.
-    pub(crate) route_quota: RouteQuota,
     /// Path of the node's network namespace.
     pub node_netns: PathBuf,
 }
@@ -147,7 +144,6 @@ impl Datapath {
             dns,
             forwarding,
             attachments,
-            route_quota: RouteQuota::default(),
             node_netns: NODE_NETNS.into(),
         };
         datapath.activate_inbound()?;

@@ -61,7 +61,11 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
         "sidetrack's own programs",
         "all of the above",
         "the agent does not start",
-        can_try.then(|| node::own_programs(bpffs)).unwrap_or(Ok(())),
+        if can_try {
+            node::own_programs(bpffs)
+        } else {
+            Ok(())
+        },
     );
     if !can_try {
         own.forget();

@@ -28,7 +28,7 @@ use crate::{
         resolv_conf::{self, ResolvConf},
         transparent::Transparency,
     },
-    rows::{PodRows, policy_rows::WrittenPolicies},
+    rows::{PodRows, RouteQuota, policy_rows::WrittenPolicies},
 };
 
 /// Processes of a namespace that are looked at for one with files of its own. The kernel lists those with low numbers
@@ -46,6 +46,8 @@ pub struct KernelNode {
     pub(super) lingering: Lingering,
     /// The rows of policies.
     pub(super) policies: WrittenPolicies,
+    /// What pods have of the map of routes.
+    pub(super) route_quota: RouteQuota,
     /// Searches for listeners that are open already.
     pub(super) adopter: Adopter,
     /// Makes listeners transparent.
@@ -74,6 +76,7 @@ impl KernelNode {
             departed: Departed::default(),
             lingering: Lingering::default(),
             policies: WrittenPolicies::default(),
+            route_quota: RouteQuota::default(),
             adopter,
             transparency,
             sidecars: HashMap::new(),

@@ -26,7 +26,7 @@ pub(super) async fn run(
 ) -> Result<()> {
     match link {
         Some(link) => write(node, cookie, rows, link, step).await,
-        None => remove(&mut node.datapath, cookie, rows, step),
+        None => remove(node, cookie, rows, step),
     }
 }
 
@@ -48,7 +48,7 @@ async fn write(
                 link.add_target_route().await;
             }
             let wanted = (*policy, *phase, with_targets_v6);
-            let into = (maps, &mut datapath.route_quota);
+            let into = (maps, &mut node.route_quota);
             let notes = rows.write_namespace(link.snapshot()?, wanted, into)?;
             link.set_network_notes(notes);
             // Not before: the flags of the pod's row go with its policy.
@@ -118,7 +118,7 @@ async fn write(
             leave_answers(cookie, maps);
             rows.remove_pod(maps)
         }
-        _ => remove(datapath, cookie, rows, step),
+        _ => remove(node, cookie, rows, step),
     }
 }
 
@@ -213,11 +213,12 @@ fn leave_answers(cookie: NetnsCookie, maps: &Maps) {
 
 /// Steps that need no connection into the namespace, which may be gone.
 fn remove(
-    datapath: &mut Datapath,
+    node: &mut KernelNode,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     step: &Step<'_, Processes>,
 ) -> Result<()> {
+    let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match step {
         Step::RemovePod => rows.remove_pod(maps),
@@ -229,7 +230,7 @@ fn remove(
         Step::RemoveHandshakeCount => {
             rows.remove_own(&maps.handshakes_by_pod, "the pod's count of handshakes")
         }
-        Step::RemoveRoutes => rows.remove_routes(maps, &mut datapath.route_quota),
+        Step::RemoveRoutes => rows.remove_routes(maps, &mut node.route_quota),
         Step::RemoveIfaces => rows.remove_ifaces(maps),
         Step::RemoveListeners => rows.remove_listeners(maps),
         Step::RemoveCounters => rows.remove_counters(maps, &datapath.removed_counts),
