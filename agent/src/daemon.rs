@@ -3,6 +3,7 @@
 //! Two threads. The reconciler has one of its own; the main thread has everything else, so that the
 //! control socket and the metrics port answer whatever the reconciler is doing.
 
+mod fast_poll;
 mod follow;
 mod inbox;
 mod plugin_files;

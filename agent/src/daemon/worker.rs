@@ -5,7 +5,7 @@
 //! pending CNI requests, and publishes the state.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,6 +19,7 @@ use tokio::{
 use tracing::{debug, error};
 
 use super::{
+    fast_poll::FastPoll,
     inbox::{Inbox, Update},
     ztunnel,
 };
@@ -38,10 +39,6 @@ use sidetrack_policy::mesh::Mesh;
 
 /// How often failed work is tried again, and vanished namespaces are noticed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// How often a pod is looked for after its cgroup was made.
-const FAST_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// For how long.
-const FAST_POLL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the thread works with.
 pub(super) struct Parts {
@@ -112,28 +109,18 @@ fn follow_cgroups(root: &Path) -> Option<PodCgroups> {
         .ok()
 }
 
-async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
-    match cgroups {
-        Some(cgroups) => cgroups.appeared().await,
+/// Waits for a point in time, not for a pause: other events must not postpone it.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
 }
 
-/// When to look for pods that are about to start.
-#[derive(Debug)]
-struct FastPoll {
-    /// Until when; `None` if no pod is about to start.
-    until: Option<Instant>,
-    /// A point in time, not a pause: other events must not postpone it.
-    next: Instant,
-}
-
-impl Default for FastPoll {
-    fn default() -> Self {
-        Self {
-            until: None,
-            next: Instant::now(),
-        }
+async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
+    match cgroups {
+        Some(cgroups) => cgroups.appeared().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -185,9 +172,7 @@ impl Worker {
             update = self.inbox.next() => Event::Update(Box::new(update)),
             Some(request) = self.cni_queue.next() => Event::Request(request),
             uid = appeared(&mut self.pod_cgroups) => Event::Cgroup(uid),
-            () = tokio::time::sleep_until(self.fast_poll.next), if self.fast_poll.until.is_some() => {
-                Event::FastPoll
-            }
+            () = due(self.fast_poll.next()) => Event::FastPoll,
             Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
             look = self.reconciler.look_outside() => Event::Outside(look),
             _ = self.repairs.tick() => Event::Repair,
@@ -209,12 +194,9 @@ impl Worker {
             }
             Event::Cgroup(uid) => {
                 debug!(uid, "a cgroup was made");
-                self.fast_poll.until = Some(Instant::now() + FAST_POLL_TIMEOUT);
+                self.fast_poll.start(uid, Instant::now());
             }
-            Event::FastPoll => {
-                self.poll_fast().await;
-                self.fast_poll.next = Instant::now() + FAST_POLL_INTERVAL;
-            }
+            Event::FastPoll => self.poll_fast().await,
             Event::Namespace(cookie) => {
                 let mut cookies = BTreeSet::from([NetnsCookie::new(cookie)]);
                 while let Ok(cookie) = self.changed.try_recv() {
@@ -266,19 +248,19 @@ impl Worker {
         let Some(cgroups) = &self.pod_cgroups else {
             return;
         };
-        let here: Vec<(String, PathBuf)> = self
-            .reconciler
-            .core
-            .awaited()
-            .filter_map(|uid| Some((uid.to_owned(), cgroups.of(uid)?.to_owned())))
+        let awaited: HashSet<&str> = self.reconciler.core.awaited().collect();
+        let due = self
+            .fast_poll
+            .due(Instant::now(), |uid| awaited.contains(uid));
+        let here: Vec<(String, PathBuf)> = due
+            .into_iter()
+            .filter_map(|uid| {
+                let cgroup = cgroups.of(&uid)?.to_owned();
+                Some((uid, cgroup))
+            })
             .collect();
-        let now = Instant::now();
-        let over = self.fast_poll.until.is_none_or(|until| until <= now);
         for (uid, cgroup) in here {
             self.reconciler.enroll_awaited(&uid, cgroup).await;
-        }
-        if over {
-            self.fast_poll.until = None;
         }
     }
 

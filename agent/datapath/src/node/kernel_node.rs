@@ -161,7 +161,8 @@ impl KernelNode {
         Some(found.join("ns/net"))
     }
 
-    /// The node's processes, as far as they are in these namespaces; and the cgroups of pods where they are known.
+    /// The node's processes, as far as they are in these namespaces. Where the cgroups of pods are given no others are
+    /// looked for.
     #[must_use]
     pub fn processes_in(
         &self,
@@ -172,8 +173,12 @@ impl KernelNode {
             tasks: Arc::clone(&self.datapath.tasks),
             inodes,
             pods: self.datapath.cgroup().to_owned(),
+            anywhere: if cgroups.is_some() {
+                OnceCell::from(HashMap::new())
+            } else {
+                OnceCell::new()
+            },
             cgroups: cgroups.map_or_else(OnceCell::new, OnceCell::from),
-            anywhere: OnceCell::new(),
             counted: OnceCell::new(),
         })
     }

@@ -63,7 +63,7 @@ fn two_ways() -> Vec<FlatRoute> {
 
 /// The route of a socket to a destination, as the kernel programs look it up.
 fn routed(snapshot: &Snapshot, socket: RoutedSocket, to: &str) -> Option<Route> {
-    let routes = rows_of(&snapshot);
+    let routes = rows_of(snapshot);
     let selectors = routes.selectors[usize::from(ip(to).is_ipv6())];
     let view = selectors.map_or(0, |selectors| view(&selectors, &socket, |number| number));
     let matching = routes.rows.iter().filter(|(id, _)| {
