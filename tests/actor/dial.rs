@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lab::protocol::{APP, Connected, Dial, Manner, NAMES_AGAIN, Names, Reused};
+use lab::protocol::{APP, Connected, Dial, Manner, Names, REREAD_NAMES, Reused};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{identity::run_as, names, ring, tricks, visit};
@@ -297,9 +297,9 @@ impl Held {
     }
 
     /// How both ends see them now.
-    pub fn again(&self) -> Vec<Result<Connected, i32>> {
-        let names_again = |mut socket: &Socket| -> io::Result<Connected> {
-            socket.write_all(NAMES_AGAIN)?;
+    pub fn reread_names(&self) -> Vec<Result<Connected, i32>> {
+        let reread = |mut socket: &Socket| -> io::Result<Connected> {
+            socket.write_all(REREAD_NAMES)?;
             let (accepted_by, server) = greeting(socket)?;
             Ok(Connected {
                 accepted_by,
@@ -309,7 +309,7 @@ impl Held {
         };
         self.sockets
             .iter()
-            .map(|socket| names_again(socket).map_err(|error| errno(&error)))
+            .map(|socket| reread(socket).map_err(|error| errno(&error)))
             .collect()
     }
 

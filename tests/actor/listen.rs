@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lab::protocol::{Listen, NAMES_AGAIN};
+use lab::protocol::{Listen, REREAD_NAMES};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{identity::run_as, names, visit};
@@ -124,7 +124,7 @@ fn greet(mut accepted: Socket, port: u16) -> io::Result<()> {
         if read == 0 {
             return Ok(());
         }
-        if &buffer[..read] == NAMES_AGAIN {
+        if &buffer[..read] == REREAD_NAMES {
             tell_names(&mut accepted, port)?;
             continue;
         }

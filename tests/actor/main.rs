@@ -151,7 +151,7 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             Response::UdpAnswered(udp::send(&send, udp::WAIT_TIMEOUT)?.map(Box::new))
         }
         Request::Echo => Response::Count(held.echo()),
-        Request::Again => Response::AllDialed(held.again()),
+        Request::Again => Response::AllDialed(held.reread_names()),
     })
 }
 

@@ -114,7 +114,7 @@ impl Ring {
         })
     }
 
-    /// A counter the kernel shares.
+    /// A counter that is shared with the kernel.
     fn shared(&self, offset: u32) -> &AtomicU32 {
         // SAFETY: the kernel has said that an aligned word is there; the mapping lives as long as the ring.
         unsafe { AtomicU32::from_ptr(self.rings.add(offset as usize).cast()) }
@@ -230,7 +230,7 @@ pub fn direct(domain: Domain, to: &SockAddr, by: By) -> io::Result<Socket> {
     ring.install()
 }
 
-/// Whether the kernel allows and knows all that is needed.
+/// Whether the kernel allows and has all that is needed.
 pub fn probe(by: By) -> io::Result<()> {
     let ring = Ring::new(by)?;
     if by.direct {

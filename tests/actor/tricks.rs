@@ -128,7 +128,7 @@ fn tcp_state(socket: &Socket) -> io::Result<u8> {
     }
 }
 
-/// The socket belongs to the namespace and the cgroup of this process, whoever connects it.
+/// The socket belongs to the namespace and the cgroup of this process, whichever process connects it.
 fn lend(at: &Path, dial: &Dial) -> Result<()> {
     let socket = run_as(&dial.creator, || dial::open(dial))?.context("create a socket")?;
     let listener = UnixListener::bind(at).with_context(|| format!("listen at {}", at.display()))?;

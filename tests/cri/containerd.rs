@@ -75,7 +75,7 @@ pub fn cover_places() -> Result<()> {
         MsFlags::MS_SHARED,
         None::<&str>,
     )
-    .context("share /run/netns")
+    .context("make /run/netns shared")
 }
 
 impl Containerd {
@@ -169,7 +169,7 @@ impl Containerd {
 
     /// No sandbox, address, result of a plugin, network namespace, process or cgroup of a container. The
     /// pods' own cgroups are kubelet's to remove.
-    pub fn nothing_is_left(&self, lab: &Lab) -> Result<()> {
+    pub fn nothing_remains(&self, lab: &Lab) -> Result<()> {
         let sandboxes = self.client.sandboxes()?;
         ensure!(sandboxes.is_empty(), "sandboxes: {sandboxes:?}");
         let is_address = |name: &String| name.parse::<std::net::IpAddr>().is_ok();

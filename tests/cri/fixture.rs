@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, Extra, nothing_is_left},
+    agent::{Agent, Extra, nothing_remains},
     apiserver::ApiServer,
     network::{Lab, PodNet},
     protocol::ROOT,
@@ -88,8 +88,8 @@ impl Fixture {
         self.pods.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Starts an agent, as the DaemonSet does, unless one runs. Tests share it, for nothing takes as
-    /// long as the verifier.
+    /// Starts an agent, as the DaemonSet does, unless one runs. It is shared by all tests, for nothing
+    /// takes as long as the verifier.
     pub fn start_agent(&self) -> Result<()> {
         let mut agent = self.agent.lock();
         if agent.is_some() {
@@ -126,9 +126,9 @@ impl Fixture {
     }
 
     /// Checks that nothing is anywhere of pods whose sandboxes are removed.
-    pub fn nothing_is_left(&self) -> Result<()> {
-        self.containerd.nothing_is_left(&self.lab)?;
-        nothing_is_left(self.lab.places())
+    pub fn nothing_remains(&self) -> Result<()> {
+        self.containerd.nothing_remains(&self.lab)?;
+        nothing_remains(self.lab.places())
             .with_context(|| format!("the agent's log:\n{}", self.lab.places().log()))
     }
 }

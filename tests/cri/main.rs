@@ -26,7 +26,7 @@ use crate::fixture::Fixture;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // What is left behind is looked for after each; and the agent ends with the thread it was started by.
+    // Each test looks for what remains after it, and the agent ends with the thread it was started by.
     arguments.test_threads = Some(1);
     let tests = registry::all();
     let filter = arguments.filter.clone().unwrap_or_default();

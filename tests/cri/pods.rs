@@ -73,7 +73,7 @@ fn injected(node: &Fixture, namespace: &str) -> Result<Value> {
 }
 
 /// Runs all containers, and checks where the app's first connection and an inbound one end.
-fn check_taken(node: &Fixture, pod: &Pod<'_>) -> Result<()> {
+fn check_enrolled(node: &Fixture, pod: &Pod<'_>) -> Result<()> {
     let code = pod.run_init_containers()?;
     ensure!(
         code == 0,
@@ -104,9 +104,9 @@ fn intercepted_from_the_first_instruction_on(node: &Fixture) -> Result<()> {
     let object = injected(node, "shop")?;
     let pod = node.run(&object)?;
     ensure!(pod.took < SOON, "RunPodSandbox took {:?}", pod.took);
-    check_taken(node, &pod)?;
+    check_enrolled(node, &pod)?;
     pod.remove()?;
-    node.nothing_is_left()
+    node.nothing_remains()
 }
 
 cri_test!(pods_that_are_not_opted_in_are_untouched);
@@ -125,11 +125,11 @@ fn pods_that_are_not_opted_in_are_untouched(node: &Fixture) -> Result<()> {
     ensure!(out.accepted_by == 80, "outbound: {out:?}");
     ensure!(arrived.accepted_by == 8080, "inbound: {arrived:?}");
     pod.remove()?;
-    node.nothing_is_left()
+    node.nothing_remains()
 }
 
-cri_test!(a_pod_waits_until_the_agent_knows_it);
-fn a_pod_waits_until_the_agent_knows_it(node: &Fixture) -> Result<()> {
+cri_test!(a_pod_waits_until_the_agent_sees_it);
+fn a_pod_waits_until_the_agent_sees_it(node: &Fixture) -> Result<()> {
     const LATE: Duration = Duration::from_millis(700);
     let object = injected(node, "shop")?;
     let pod = thread::scope(|scope| {
@@ -140,9 +140,9 @@ fn a_pod_waits_until_the_agent_knows_it(node: &Fixture) -> Result<()> {
         Pod::run(node, object.clone())
     })?;
     ensure!(pod.took >= LATE, "it did not wait: {:?}", pod.took);
-    check_taken(node, &pod)?;
+    check_enrolled(node, &pod)?;
     pod.remove()?;
-    node.nothing_is_left()
+    node.nothing_remains()
 }
 
 cri_test!(nothing_starts_without_an_agent);
@@ -160,7 +160,7 @@ fn nothing_starts_without_an_agent(node: &Fixture) -> Result<()> {
     ] {
         ensure!(error.contains(part), "kubelet would show: {error}");
     }
-    node.containerd.nothing_is_left(&node.lab)?;
+    node.containerd.nothing_remains(&node.lab)?;
 
     // What a node needs to get an agent.
     let system = node.run(&injected(node, "kube-system")?)?;
@@ -173,10 +173,10 @@ fn nothing_starts_without_an_agent(node: &Fixture) -> Result<()> {
         node.start_agent()?;
         starting.join().map_err(|_| anyhow!("it panicked"))?
     })?;
-    check_taken(node, &pod)?;
+    check_enrolled(node, &pod)?;
     system.remove()?;
     pod.remove()?;
-    node.nothing_is_left()
+    node.nothing_remains()
 }
 
 fn until_it_starts<'a>(node: &'a Fixture, object: &Value) -> Result<Pod<'a>> {
@@ -195,21 +195,21 @@ fn a_killed_agents_pod_is_intercepted(node: &Fixture) -> Result<()> {
     let objects = [injected(node, "shop")?, injected(node, "shop")?];
     let [first, second] = [node.run(&objects[0])?, node.run(&objects[1])?];
     node.end_agent(Signal::SIGKILL)?;
-    check_taken(node, &first)?;
+    check_enrolled(node, &first)?;
 
-    // The successor takes over both, the second with nothing in it but its sandbox.
+    // The successor adopts both, the second with nothing in it but its sandbox.
     node.start_agent()?;
     for pod in [&first, &second] {
         node.lab.places().wait_enrolled(&pod.name())?;
     }
-    check_taken(node, &second)?;
+    check_enrolled(node, &second)?;
     first.remove()?;
     second.remove()?;
-    // The successor does not know the sandboxes, so it waits for others in their place.
+    // The successor has not seen the sandboxes, so it waits for others in their place.
     for object in &objects {
         node.delete(object)?;
     }
-    node.nothing_is_left()
+    node.nothing_remains()
 }
 
 cri_test!(removed_pods_leave_nothing);
@@ -219,18 +219,21 @@ fn removed_pods_leave_nothing(node: &Fixture) -> Result<()> {
     // The same pod twice: kubelet makes a sandbox anew when the first has ended.
     for _ in 0..2 {
         let pod = node.run(&object)?;
-        check_taken(node, &pod)?;
+        check_enrolled(node, &pod)?;
         pod.stop()?;
         let waits = |pod: Option<&Value>| pod.is_some_and(|pod| pod["state"] == "waiting");
         let took = places.wait_pod(&pod.name(), waits)?;
-        ensure!(took < Duration::from_secs(1), "it left after {took:?}");
+        ensure!(
+            took < Duration::from_secs(1),
+            "it waits again after {took:?}"
+        );
         // Kubelet may repeat these requests at any time.
         pod.stop()?;
         pod.remove()?;
-        node.nothing_is_left()?;
+        node.nothing_remains()?;
     }
     node.delete(&object)?;
     let name = format!("shop/{}", object["metadata"]["name"].as_str().unwrap_or(""));
     places.wait_pod(&name, gone)?;
-    node.nothing_is_left()
+    node.nothing_remains()
 }

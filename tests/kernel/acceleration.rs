@@ -166,7 +166,7 @@ fn inbound() -> Result<()> {
 }
 
 kernel_test!(switched_on_and_off);
-/// By the annotation, for new connections, and for nobody else.
+/// By the annotation, for new connections, and for no other pod.
 fn switched_on_and_off() -> Result<()> {
     let plain = PodFixture::new()?;
     ensure!(!is_loaded(&plain), "no pod is accelerated");

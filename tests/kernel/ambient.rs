@@ -26,7 +26,7 @@ const INBOUND: u16 = 15006;
 const HBONE: u16 = 15008;
 const DNS: u16 = 15053;
 const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
-/// An address of nobody.
+/// An address that no process has.
 const CLIENT: [&str; 2] = ["198.51.100.7", "2001:db8::7"];
 
 /// A pod in ambient mode, a node's ztunnel, and servers outside.
@@ -160,18 +160,18 @@ fn what_the_app_dials_goes_to_ztunnel() -> Result<()> {
         let (vip, own) = (VIP[family], POD[family]);
         let made = arrives(&ambient.app, by_app(at(vip, 80)), OUTBOUND)?;
         ensure!(made.client.local.ip() == at(own, 0).ip(), "{made:?}");
-        // Whoever made it, and also by the port of a tunnel.
+        // Whichever process made it, and also by the port of a tunnel.
         arrives(&ambient.app, by_ztunnel(at(vip, 80)), OUTBOUND)?;
         arrives(&ambient.app, by_app(at(vip, HBONE)), OUTBOUND)?;
-        // What stays in the pod is left alone.
+        // What stays in the pod is not redirected.
         arrives(&ambient.app, by_app(at(own, 80)), 80)?;
         arrives(&ambient.app, by_app(at(LOOPBACK[family], 80)), 80)?;
     }
     Ok(())
 }
 
-kernel_test!(ztunnel_s_own_sockets_are_left_alone);
-fn ztunnel_s_own_sockets_are_left_alone() -> Result<()> {
+kernel_test!(ztunnel_s_own_sockets_are_not_redirected);
+fn ztunnel_s_own_sockets_are_not_redirected() -> Result<()> {
     let ambient = Ambient::new()?;
     for family in [0, 1] {
         let (vip, own) = (VIP[family], POD[family]);
@@ -194,7 +194,7 @@ fn ztunnel_s_own_sockets_are_left_alone() -> Result<()> {
 }
 
 kernel_test!(the_app_is_not_given_ztunnel_s_mark);
-/// It could connect a socket that it has accepted to anywhere, and would be taken for ztunnel.
+/// It could connect a socket that it has accepted to anywhere, and would pass as ztunnel.
 fn the_app_is_not_given_ztunnel_s_mark() -> Result<()> {
     let ambient = Ambient::new()?;
     for family in [0, 1] {

@@ -7,9 +7,9 @@ mod handshakes;
 mod lists;
 mod memory;
 mod open_connections;
+mod quota;
 mod records;
 mod refusals;
-mod share;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -61,7 +61,7 @@ pub fn filter(pod: &PodNet, what: &str, target: &str) -> Result<()> {
     .map(drop)
 }
 
-fn taken_by(client: &Actor) -> Result<Result<u16, i32>> {
+fn accepted_by(client: &Actor) -> Result<Result<u16, i32>> {
     let connected = client.dial(Dial::new(&APP, at(VIP, 80)))?;
     Ok(connected.map(|connected| connected.accepted_by))
 }
@@ -166,7 +166,7 @@ fn refused_until(
     let problem = places.problems()?;
     ensure!(problem.contains("pod test/second: "), "{problem}");
     // Pods that are enrolled stay so.
-    ensure!(taken_by(&fixture.client)? == Ok(15001), "the first pod");
+    ensure!(accepted_by(&fixture.client)? == Ok(15001), "the first pod");
     make_room()?;
     places.wait_enrolled("test/second").map(drop)
 }

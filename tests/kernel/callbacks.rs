@@ -100,7 +100,7 @@ fn a_pod_without_a_known_cgroup_has_them_by_that_of_all() -> Result<()> {
     let all = id(&fixture.lab.places().cgroup)?;
     ensure!(attached(&fixture)? == (Some(all), Vec::new()));
     works(&fixture.client)?;
-    // The next agent knows the UID: it moves them, and no connection is lost meanwhile.
+    // The next agent has the UID: it moves them, and no connection is lost meanwhile.
     fixture.agent.end(Signal::SIGKILL)?;
     fixture.lab.write_pod("app", &fixture.pod, &[])?;
     fixture.agent = lab::agent::Agent::start(fixture.lab.places())?;

@@ -40,7 +40,7 @@ fn labeled() -> Result<(ClusterFixture, Actor, PodNet)> {
     Ok((node, outside, pod))
 }
 
-fn taken_by(client: &Actor) -> Result<u16> {
+fn accepted_by(client: &Actor) -> Result<u16> {
     let connected = client.dial(Dial::new(&APP, at(VIP, 80)))?;
     Ok(connected
         .map_err(|errno| anyhow!("errno {errno}"))?

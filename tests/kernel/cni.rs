@@ -53,12 +53,12 @@ fn collect(node: &Node, valid: &[&str]) -> Result<()> {
 }
 
 fn status(node: &Node) -> Result<std::process::Output> {
-    let nobody = Sandbox {
+    let no_sandbox = Sandbox {
         netns: "none".to_owned(),
         container: "none".to_owned(),
         arguments: String::new(),
         result: Value::Null,
         took: Duration::ZERO,
     };
-    node.runtime.ours("STATUS", &nobody)
+    node.runtime.ours("STATUS", &no_sandbox)
 }

@@ -18,7 +18,7 @@ fn each_connection_is_counted_once() -> Result<()> {
         for case in policy.cases {
             counted.check(case).context(policy.name)?;
         }
-        // The policy before was left with what it had counted.
+        // The previous policy is removed with what it had counted.
         counted.metrics_agree(policy.name)?;
     }
     Ok(())
@@ -60,7 +60,7 @@ fn metrics_outlive_pods() -> Result<()> {
         if round == 1 {
             counted.metrics_agree("enrolled again")?;
         }
-        // In the other rounds nobody has read the counters before they leave with the pod.
+        // In the other rounds the counters are removed with the pod before they were read.
         counted.release()?;
         counted.metrics_agree("released")?;
     }

@@ -15,13 +15,13 @@ use lab::{
 use nix::sys::signal::Signal;
 use sidetrack_common::policy::{List, PortKey};
 
-use crate::fixture::{PodFixture, at, nothing_is_left};
+use crate::fixture::{PodFixture, at, nothing_remains};
 
 fn maps(fixture: &PodFixture) -> Result<Maps> {
     fixture.lab.places().maps()
 }
 
-/// Kills the agent and starts another when something has been done to what it left.
+/// Kills the agent and starts another when something has been done to what remains of it.
 fn meanwhile(
     fixture: &mut PodFixture,
     work: impl FnOnce(&PodFixture, &Maps) -> Result<()>,
@@ -106,7 +106,7 @@ fn a_pod_removed_in_part() -> Result<()> {
         ensure!(!maps.listeners.keys()?.is_empty(), "a listener was known");
         fixture.lab.remove_manifest("app")
     })?;
-    nothing_is_left(&fixture.agent.places)
+    nothing_remains(&fixture.agent.places)
 }
 
 kernel_test!(a_wrong_count_of_handshakes);

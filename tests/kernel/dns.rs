@@ -178,7 +178,7 @@ fn queries_to_listed_servers_go_to_the_sidecar() -> Result<()> {
         VIP[0], VIP[1]
     );
     ensure!(row["notes"].to_string().contains(&note), "{row}");
-    // The agent knows no listeners on other ports than those of connections.
+    // The agent sees no listeners on other ports than those of connections.
     let server = format!("{}:{DNS}", VIP[0]);
     let words = ["explain", "test/app", "outbound", "--protocol", "udp"];
     let words = [&words[..], &["--dst", &server, "-o", "json"]].concat();

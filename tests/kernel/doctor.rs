@@ -34,7 +34,7 @@ enum Away {
 /// What is tried when nothing else is missing.
 const OWN: &str = "sidetrack's own programs";
 
-/// What is taken away, and the facilities that are missing then.
+/// What is removed, and the facilities that are missing then.
 const CASES: [(Away, &[&str]); 10] = [
     // BPF_PROG_LOAD
     (

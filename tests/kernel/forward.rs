@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
-    agent::{Agent, Extra, nothing_is_left},
+    agent::{Agent, Extra, nothing_remains},
     command::{run, run_words},
     network::manifest,
     protocol::Connected,
@@ -89,7 +89,7 @@ fn by_virtual_interfaces_to_the_outbound_port() -> Result<()> {
     for family in [0, 1] {
         let (machine, service) = (MACHINE[family], SERVICE[family]);
         check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
-        // Nobody serves this port.
+        // No process serves this port.
         check(pod.leave(ip(service), 7777)?, 15001, machine, service, 7777)?;
         // Inbound to the machine, by the other interface.
         let gateway = ["10.77.0.254", "fd77::fe"][family];
@@ -128,7 +128,7 @@ fn without_virtual_interfaces_to_the_inbound_port() -> Result<()> {
         check(pod.leave(ip(service), 80)?, 15006, machine, service, 80)?;
     }
     // The pod's own connections are what they were.
-    ensure!(pod.fixture.taken_by()? == 15001);
+    ensure!(pod.fixture.accepted_by()? == 15001);
     let own = pod.enter(ip("10.77.0.2"), 80)?;
     ensure!(own.is_ok_and(|own| own.accepted_by == 15006));
     Ok(())
@@ -154,7 +154,7 @@ fn in_mode_tproxy_to_the_inbound_port() -> Result<()> {
     let own = pod.enter(ip("10.77.0.2"), 80)?;
     ensure!(own.is_ok_and(|own| own.accepted_by == 15006));
     pod.fixture.lab.remove_manifest("app")?;
-    nothing_is_left(&pod.fixture.agent.places)?;
+    nothing_remains(&pod.fixture.agent.places)?;
     pod.set_forwarding(false)?;
     wait_routing(&pod, &before)
 }
@@ -238,7 +238,7 @@ fn interfaces_are_followed() -> Result<()> {
     pod.plug_in("tap0")?;
     pod.wait_programs(2)?;
     pod.fixture.lab.remove_manifest("app")?;
-    nothing_is_left(&pod.fixture.agent.places)?;
+    nothing_remains(&pod.fixture.agent.places)?;
     pod.set_forwarding(false)?;
     wait_routing(&pod, &before)
 }
@@ -295,7 +295,7 @@ fn filters_attach_it_where_links_cannot() -> Result<()> {
     pod.fixture.pod.ip("link set tap0 up")?;
     pod.wait_programs(2)?;
     pod.fixture.lab.remove_manifest("app")?;
-    nothing_is_left(&pod.fixture.agent.places)?;
+    nothing_remains(&pod.fixture.agent.places)?;
     ensure!(pod.qdiscs()? == before, "{}", pod.qdiscs()?);
     Ok(())
 }
@@ -304,7 +304,7 @@ kernel_test!(more_interfaces_than_a_pod_may_have);
 /// The oldest have the program, and the pod has a note.
 fn more_interfaces_than_a_pod_may_have() -> Result<()> {
     const PAIRS: usize = 40;
-    const SHARE: usize = 64;
+    const MAX_INTERFACES: usize = 64;
     let pod = Forwarding::new()?;
     pod.set_forwarding(true)?;
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
@@ -318,17 +318,21 @@ fn more_interfaces_than_a_pod_may_have() -> Result<()> {
     }
     pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
     eventually(4 * WAIT_TIMEOUT, || {
-        ensure!(pod.programs()?.len() >= SHARE, "{:?}", pod.programs()?);
+        ensure!(
+            pod.programs()?.len() >= MAX_INTERFACES,
+            "{:?}",
+            pod.programs()?
+        );
         Ok(())
     })?;
     let (machine, service) = (MACHINE[0], SERVICE[0]);
     check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
     let pods = pod.fixture.agent.places.pod("test/app")?;
-    let left_out = 2 + 2 * PAIRS - SHARE;
+    let omitted = 2 + 2 * PAIRS - MAX_INTERFACES;
     let noted = pods.is_some_and(|it| {
         it["notes"]
             .to_string()
-            .contains(&format!("from {left_out} of them"))
+            .contains(&format!("from {omitted} of them"))
     });
     ensure!(noted, "{:?}", pod.fixture.agent.places.pod("test/app")?);
     Ok(())
@@ -354,7 +358,7 @@ fn an_agent_that_is_killed_changes_nothing() -> Result<()> {
     let programs = pod.programs()?;
     pod.fixture.agent = Agent::start(pod.fixture.lab.places())?;
     pod.fixture.agent.places.wait_enrolled("test/app")?;
-    ensure!(pod.programs()? == programs, "taken over");
+    ensure!(pod.programs()? == programs, "adopted");
     pass(&pod)?;
     // Gone while no agent runs.
     pod.fixture.agent.end(Signal::SIGKILL)?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, nothing_is_left},
+    agent::{Agent, nothing_remains},
     protocol::{APP, Dial, Listen, PROXY, ROOT},
 };
 use nix::sys::signal::Signal;
@@ -66,7 +66,7 @@ fn the_sidecar_reaches_the_app(fixture: &SharedFixture) -> Result<()> {
 
 kernel_test!(only_the_sidecars_listener_accepts);
 /// One process listens on loopback only, which nothing outside reaches with iptables. It neither
-/// stands in for the sidecar nor takes a share of its connections, found before enrollment or after.
+/// stands in for the sidecar nor accepts some of its connections, found before enrollment or after.
 fn only_the_sidecars_listener_accepts() -> Result<()> {
     let fixture = PodFixture::new()?;
     let to = at(POD[0], 80);
@@ -76,8 +76,8 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     fixture.enroll(&[])?;
     let later = fixture.pod.actor()?;
     later.listen(&PROXY, at("127.0.0.2", 15006))?;
-    let nobody = inbound()?;
-    ensure!(nobody == Err(libc::ECONNREFUSED), "{nobody:?}");
+    let outcome = inbound()?;
+    ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
     let sidecar = fixture.pod.actor()?;
     let listener = sidecar.listen(&PROXY, at(POD[0], 15006))?;
     for _ in 0..20 {
@@ -91,8 +91,8 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     }
     // The others still listen, so all of these were the sidecar's.
     sidecar.close(listener, 0)?;
-    let nobody = inbound()?;
-    ensure!(nobody == Err(libc::ECONNREFUSED), "{nobody:?}");
+    let outcome = inbound()?;
+    ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
     Ok(())
 }
 
@@ -115,10 +115,10 @@ fn ipv6_only_listeners_take_no_slot_of_ipv4() -> Result<()> {
     sidecar.listen_group(group("0.0.0.0", 2))?;
     let both_arrive = |fixture: &PodFixture| -> Result<()> {
         for address in POD {
-            let taken = fixture.outside.dial(Dial::new(&ROOT, at(address, 80)))?;
+            let arrived = fixture.outside.dial(Dial::new(&ROOT, at(address, 80)))?;
             ensure!(
-                taken.as_ref().is_ok_and(|it| it.accepted_by == 15006),
-                "{address}: {taken:?}"
+                arrived.as_ref().is_ok_and(|it| it.accepted_by == 15006),
+                "{address}: {arrived:?}"
             );
         }
         Ok(())
@@ -126,7 +126,7 @@ fn ipv6_only_listeners_take_no_slot_of_ipv4() -> Result<()> {
     both_arrive(&fixture)?;
     // An agent that finds all of them running.
     fixture.lab.remove_manifest("app")?;
-    nothing_is_left(&fixture.agent.places)?;
+    nothing_remains(&fixture.agent.places)?;
     fixture.agent.end(Signal::SIGTERM)?;
     fixture.agent = Agent::start(&fixture.agent.places)?;
     fixture.enroll(&[])?;
@@ -152,17 +152,17 @@ fn listeners_on_other_addresses_take_no_slot() -> Result<()> {
     let sidecar = fixture.pod.actor()?;
     sidecar.listen(&PROXY, at("0.0.0.0", 15006))?;
     let reaches_sidecar = |fixture: &PodFixture| -> Result<()> {
-        let taken = fixture.outside.dial(Dial::new(&ROOT, at(POD[0], 80)))?;
+        let arrived = fixture.outside.dial(Dial::new(&ROOT, at(POD[0], 80)))?;
         ensure!(
-            taken.as_ref().is_ok_and(|it| it.accepted_by == 15006),
-            "{taken:?}"
+            arrived.as_ref().is_ok_and(|it| it.accepted_by == 15006),
+            "{arrived:?}"
         );
         Ok(())
     };
     reaches_sidecar(&fixture)?;
     // An agent that finds all of them running.
     fixture.lab.remove_manifest("app")?;
-    nothing_is_left(&fixture.agent.places)?;
+    nothing_remains(&fixture.agent.places)?;
     fixture.agent.end(Signal::SIGTERM)?;
     fixture.agent = Agent::start(&fixture.agent.places)?;
     fixture.enroll(&[])?;

@@ -56,7 +56,7 @@ fn started() -> Result<(PodFixture, lab::actor::Actor)> {
     Ok((fixture, sidecar))
 }
 
-/// Ends the agent, and moves what it has left.
+/// Ends the agent, and moves what remains of it.
 fn end_to(fixture: &mut PodFixture, to: &Path) -> Result<()> {
     fixture.agent.end(Signal::SIGTERM)?;
     fs::rename(version(fixture, OURS), to).context("rename the layout")
@@ -87,7 +87,7 @@ fn another_one_is_refused() -> Result<()> {
         ] {
             ensure!(log.contains(words), "no {words:?} in {log}");
         }
-        ensure!(!version(&fixture, OURS).exists(), "it has left something");
+        ensure!(!version(&fixture, OURS).exists(), "something remains of it");
         right(fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?)?;
         inbound(&fixture)?;
         // That version again.

@@ -117,7 +117,7 @@ fn a_start_with_bad_defaults() -> Result<()> {
     fs::write(&config, "defaults: {excludeOutboundPorts: 80}\n")?;
     agent.places.wait_pod("test/app", is(80))?;
     ensure!(agent.places.problems()? == "[]");
-    // After a removal nothing brings them back, whatever was left beside the socket.
+    // After a removal nothing brings them back, whatever remains beside the socket.
     let kept = agent.places.socket.with_file_name("last-defaults.yaml");
     let text = fs::read_to_string(&kept)?;
     agent.end(Signal::SIGKILL)?;

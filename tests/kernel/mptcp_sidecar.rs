@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, nothing_is_left},
+    agent::{Agent, nothing_remains},
     protocol::{APP, Dial, Listen, PROXY, ROOT},
 };
 use nix::sys::signal::Signal;
@@ -96,7 +96,7 @@ fn both_directions_reach_it() -> Result<()> {
     fixture.lab.release("app")?;
     let direct = fixture.outside.connect(&ROOT, at(POD[0], 80))?;
     ensure!(direct.accepted_by == 80, "{direct:?}");
-    nothing_is_left(&fixture.agent.places)
+    nothing_remains(&fixture.agent.places)
 }
 
 kernel_test!(the_program_goes_when_the_sidecar_has_tcp_listeners);

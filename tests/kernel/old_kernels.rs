@@ -96,7 +96,7 @@ kernel_test!(verifiers_have_room);
 /// what others allow.
 fn verifiers_have_room() -> Result<()> {
     /// Four tenths of BPF_COMPLEXITY_LIMIT_INSNS. connect6 takes 390,000, and a branch more or less changes that by a tenth.
-    const MOST: u32 = 400_000;
+    const MAX_INSTRUCTIONS: u32 = 400_000;
     let lab = Lab::new()?;
     let _agent = Agent::start(lab.places())?;
     let mut most = Vec::new();
@@ -114,7 +114,7 @@ fn verifiers_have_room() -> Result<()> {
     }
     ensure!(most.len() >= 7, "{most:?}");
     let (walked, name) = most.iter().max().context("a program")?;
-    ensure!(*walked < MOST, "{name}: {walked} instructions");
+    ensure!(*walked < MAX_INSTRUCTIONS, "{name}: {walked} instructions");
     Ok(())
 }
 

@@ -147,7 +147,7 @@ fn connections_of_the_proxy_take_no_storage() -> Result<()> {
             Ok(connected.client.local)
         };
         ensure!(!has_record(&fixture, held(Dial::new(&PROXY, to))?)?);
-        // The kernel does not tell those of a bound port from sockets that were accepted.
+        // The kernel does not distinguish those of a bound port from sockets that were accepted.
         let mut bound = Dial::new(&PROXY, to);
         bound.source = Some(SocketAddr::new(at(POD[family], 0).ip(), 5_000));
         ensure!(has_record(&fixture, held(bound)?)?);
@@ -192,8 +192,8 @@ for _ in range(2):
     accepted.close()
 ";
 
-kernel_test!(sidecars_with_the_shortest_queue_are_not_taken_for_clients);
-fn sidecars_with_the_shortest_queue_are_not_taken_for_clients() -> Result<()> {
+kernel_test!(sidecars_with_the_shortest_queue_are_not_mistaken_for_clients);
+fn sidecars_with_the_shortest_queue_are_not_mistaken_for_clients() -> Result<()> {
     let fixture = PodFixture::new()?;
     fixture.enroll(&[])?;
     let mut sidecar = start(&fixture.pod, SHORTEST_QUEUE)?;

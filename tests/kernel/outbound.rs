@@ -46,7 +46,7 @@ impl SharedFixture {
             "{connected:?}"
         );
         ensure!(connected.server.peer.ip() == ip(seen_as), "{connected:?}");
-        // Connection tracking would know the client's end by the address it dialed.
+        // Connection tracking would record the client's end with the address it dialed.
         ensure!(original(&connected.client, to) == Ok(to), "{connected:?}");
         Ok(())
     }

@@ -66,7 +66,7 @@ fn descriptor_passed_on(fixture: &SharedFixture) -> Result<()> {
 }
 
 kernel_test!(calls_of_the_proxy_that_another_rule_leaves_alone);
-/// Nothing but the owner tells whose they are, and the rules for the owner do not count for them.
+/// Only the owner indicates whose they are, and the rules for the owner do not count for them.
 fn calls_of_the_proxy_that_another_rule_leaves_alone() -> Result<()> {
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
@@ -101,10 +101,10 @@ fn supplementary_group(fixture: &SharedFixture) -> Result<()> {
     captured(fixture, &identity, &identity)
 }
 
-shared_test!(user_and_group_are_told_apart);
+shared_test!(user_and_group_are_distinguished);
 /// The same two numbers, exchanged: only the uid of the proxy makes the pod's own addresses lead to the
 /// sidecar.
-fn user_and_group_are_told_apart(fixture: &SharedFixture) -> Result<()> {
+fn user_and_group_are_distinguished(fixture: &SharedFixture) -> Result<()> {
     let by_uid = Identity::with_gid(PROXY.uid, APP.gid);
     to_own(fixture, &by_uid, &by_uid, Arrives::Sidecar(15006))?;
     off_pod_untouched(fixture, &by_uid)?;

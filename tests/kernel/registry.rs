@@ -32,7 +32,7 @@ pub struct KernelTest {
 pub enum Run {
     /// In a network of its own.
     Own(fn() -> Result<()>),
-    /// In the network that many tests share.
+    /// In the shared network of many tests.
     Shared(fn(&SharedFixture) -> Result<()>),
 }
 
@@ -136,7 +136,7 @@ macro_rules! kernel_test {
     };
 }
 
-/// Lists a function as a test in the network that many tests share.
+/// Lists a function as a test in the shared network of many tests.
 macro_rules! shared_test {
     ($function:ident) => {
         inventory::submit! {

@@ -16,7 +16,7 @@ use crate::fixture::{PodFixture, at};
 
 kernel_test!(another_run_gets_no_listener_of_a_pod);
 /// A query by sock_diag is interrupted between the two programs, by a packet or a query of another pod: it finds
-/// what that one has left, for that one's run.
+/// what that one has stored, for that one's run.
 fn another_run_gets_no_listener_of_a_pod() -> Result<()> {
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
@@ -27,15 +27,15 @@ fn another_run_gets_no_listener_of_a_pod() -> Result<()> {
     ensure!(arrived.is_ok_and(|it| it.accepted_by == 15006));
     let pins = Pins::new(&fixture.agent.places.bpffs)?;
     let cookie = fixture.agent.places.cookie("test/app")?;
-    // As the pod has left it on every CPU.
+    // As the pod has stored it on every CPU.
     let passed = sys::open_pin(&pins.map(names::INBOUND_NETNS))?;
     let size = sys::map_info(passed.as_fd())?.value_size as usize;
-    let mut left = Vec::new();
+    let mut stored = Vec::new();
     for _ in 0..cpus()? {
-        left.extend(cookie.to_ne_bytes());
-        left.resize(left.len().next_multiple_of(size), 0);
+        stored.extend(cookie.to_ne_bytes());
+        stored.resize(stored.len().next_multiple_of(size), 0);
     }
-    sys::map_update(passed.as_fd(), &0_u32.to_ne_bytes(), &left, 0)?;
+    sys::map_update(passed.as_fd(), &0_u32.to_ne_bytes(), &stored, 0)?;
     let programs = sys::open_pin(&pins.map(names::INBOUND_PROGRAM))?;
     let mut id = [0; 4];
     ensure!(sys::map_lookup(

@@ -202,19 +202,19 @@ fn ports_in_time_wait_are_used_again_with_names_of_their_own(_: &SharedFixture) 
     fixture.enroll(&[])?;
     leave_ports(&fixture, PORTS)?;
     for (vip, own) in VIP.into_iter().zip(POD) {
-        let mut left = CONNECTIONS;
+        let mut remaining = CONNECTIONS;
         let mut pauses = 0;
-        while left > 0 {
-            let to = at(vip, 1000 + left % DESTINATIONS);
+        while remaining > 0 {
+            let to = at(vip, 1000 + remaining % DESTINATIONS);
             let result = fixture.client.dial(Dial::new(&APP, to))?;
             if result == Err(libc::EADDRNOTAVAIL) {
                 pauses += 1;
-                ensure!(pauses < 20, "{left} connections to {vip} are left");
+                ensure!(pauses < 20, "{remaining} connections to {vip} remain");
                 thread::sleep(REUSED_AFTER);
                 continue;
             }
             check(&result, Arrives::Sidecar(15001), own, to)?;
-            left -= 1;
+            remaining -= 1;
         }
         ensure!(pauses > 0, "{vip}: no port was used again");
     }
@@ -289,10 +289,10 @@ shared_test!(failed_connects_leave_no_row);
 fn failed_connects_leave_no_row(fixture: &SharedFixture) -> Result<()> {
     let places = &fixture.agent.places;
     failed_connects_of_one_pod()?;
-    // And none of this run's many connections has left one; other tests may have some in flight.
+    // And no row of this run's many connections remains; other tests may have some in flight.
     eventually(Duration::from_secs(5), || {
         let rows = places.map("HANDSHAKES")?;
-        ensure!(rows.is_empty(), "rows are left: {rows:?}");
+        ensure!(rows.is_empty(), "rows remain: {rows:?}");
         Ok(())
     })
 }

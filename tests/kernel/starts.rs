@@ -39,13 +39,13 @@ fn a_first_start_that_fails_leaves_nothing() -> Result<()> {
         ..Extra::default()
     };
     ensure!(ended(places, &refused)?.code() == Some(1));
-    ensure!(!places.pins().exists(), "it has left pins");
+    ensure!(!places.pins().exists(), "pins remain");
     // The last of the hooks cannot be pinned: the others are attached by then.
     fs::create_dir_all(places.pins().join("links/setsockopt_new"))?;
     ensure!(ended(places, &Extra::default())?.code() == Some(1));
     let log = places.log();
     ensure!(log.contains("attach setsockopt to cgroup"), "{log}");
-    ensure!(!places.pins().exists(), "it has left pins");
+    ensure!(!places.pins().exists(), "pins remain");
     ensure!(!attached(places)?.contains("st_"), "{}", attached(places)?);
     Ok(())
 }
@@ -70,10 +70,10 @@ fn a_later_start_that_fails_changes_nothing() -> Result<()> {
         "{before}{}",
         attached(&places)?
     );
-    ensure!(fixture.taken_by()? == 15001);
+    ensure!(fixture.accepted_by()? == 15001);
     fixture.agent = Agent::start(&places)?;
     places.wait_enrolled("test/app")?;
-    ensure!(fixture.taken_by()? == 15001);
+    ensure!(fixture.accepted_by()? == 15001);
     Ok(())
 }
 

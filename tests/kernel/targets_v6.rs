@@ -15,7 +15,7 @@ use lab::{
 
 use sidetrack_common::{addr::Addr, target::DEDICATED_V6};
 
-use crate::fixture::{Arrives, POD, PodFixture, VIP, at, check, nothing_is_left};
+use crate::fixture::{Arrives, POD, PodFixture, VIP, at, check, nothing_remains};
 
 /// The prefix of the targets, and an address of it that names nothing.
 const PREFIX: &str = "100:0:0:1::/64";
@@ -53,16 +53,16 @@ fn a_connection_has_a_target_and_no_handshake() -> Result<()> {
     ensure!(maps.destinations.keys()?.len() == 1);
     ensure!(maps.handshakes.keys()?.is_empty());
     ensure!(maps.handshakes_by_pod.keys()?.is_empty(), "it needed none");
-    // The connection goes on when the pod is no longer enrolled, with its names. Nothing is left after it.
+    // The connection continues when the pod is no longer enrolled, with its names. Nothing remains after it.
     fixture.lab.release("app")?;
     thread::sleep(Duration::from_secs(4));
-    let held = fixture.client.again()?;
+    let held = fixture.client.reread_names()?;
     let held = held.first().context("the connection")?;
     check(held, Arrives::Sidecar(15001), POD[1], to)?;
     let again = fixture.pod.actor()?;
     drop(std::mem::replace(&mut fixture.client, again));
     fixture.wait("the route is gone", || Ok(!has_route(&fixture)?))?;
-    nothing_is_left(&fixture.agent.places)
+    nothing_remains(&fixture.agent.places)
 }
 
 kernel_test!(packets_from_outside_are_refused);
@@ -232,5 +232,5 @@ fn a_renamed_lo_is_lo_all_the_same() -> Result<()> {
     ensure!(address()? && route()?);
     fixture.lab.release("app")?;
     fixture.wait("both are gone", || Ok(!address()? && !route()?))?;
-    nothing_is_left(&fixture.agent.places)
+    nothing_remains(&fixture.agent.places)
 }

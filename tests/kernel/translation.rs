@@ -149,7 +149,7 @@ fn a_balancer_above_is_followed() -> Result<()> {
             let result = fixture.client.dial(Dial::new(user, vip))?;
             check(&result, Arrives::Sidecar(15001), POD[family], vip)?;
         }
-        // Several, so that a row left by one would be seen by the next.
+        // Several, so that a row that remains of one would be seen by the next.
         for _ in 0..5 {
             let connected = fixture.dial(Dial::new(&PROXY, vip))?;
             ensure!(connected.accepted_by == 15006, "{connected:?}");

@@ -23,7 +23,7 @@ const SETTINGS: [&str; 3] = [
     "/proc/sys/net/ipv4/fwmark_reflect",
     "/proc/sys/net/ipv6/fwmark_reflect",
 ];
-/// An address of nobody.
+/// An address that no process has.
 const CLIENT: [&str; 2] = ["198.51.100.7", "2001:db8::7"];
 
 /// The sidecar as injectors run it in this mode.
@@ -89,7 +89,7 @@ fn network(fixture: &PodFixture) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Tries for so long.
+/// How long it tries.
 const SOON: Duration = Duration::from_secs(10);
 
 kernel_test!(the_app_sees_the_client);
@@ -139,9 +139,9 @@ fn the_app_sees_the_client() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(what_the_pod_had_is_left_to_it);
+kernel_test!(what_the_pod_had_stays);
 /// Rules and routes of istio-init, or settings of a platform team, are there before and after.
-fn what_the_pod_had_is_left_to_it() -> Result<()> {
+fn what_the_pod_had_stays() -> Result<()> {
     let fixture = PodFixture::new()?;
     for command in [
         "rule add fwmark 1337 lookup 133",
@@ -189,7 +189,7 @@ fn other_modes_have_no_return_routes() -> Result<()> {
         Ok(before != network(&fixture)?)
     })?;
     fixture.enroll(&[])?;
-    until(SOON, "the routes of mode TPROXY are left", || {
+    until(SOON, "the routes of mode TPROXY remain", || {
         Ok(before == network(&fixture)?)
     })
     .map(drop)

@@ -54,7 +54,7 @@ fn is_counted(fixture: &PodFixture, sockets: u64) -> Result<()> {
         counted["udp"] == sockets && sum(&counted) == sockets,
         "{counted}"
     );
-    ensure!(fixture.taken_by()? == 15001);
+    ensure!(fixture.accepted_by()? == 15001);
     let counted = connections(fixture)?;
     ensure!(
         sum(&counted) == sockets + 1,

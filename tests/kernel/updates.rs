@@ -21,7 +21,7 @@ fn no_connection_meets_half_a_policy() -> Result<()> {
 
 kernel_test!(no_connection_meets_half_an_exclusion);
 fn no_connection_meets_half_an_exclusion() -> Result<()> {
-    flips(&LEFT_ALONE, 80)
+    flips(&UNTOUCHED, 80)
 }
 
 /// Three policies that capture the service. A mix of the row of one and the lists of another would not.
@@ -41,7 +41,7 @@ const CAPTURED: [[(&str, &str); 2]; 3] = [
 ];
 
 /// Two policies that do not: interfaces are not kept with the lists.
-const LEFT_ALONE: [[(&str, &str); 2]; 2] = [
+const UNTOUCHED: [[(&str, &str); 2]; 2] = [
     [
         ("excludeOutboundPorts", "80"),
         ("excludeInboundPorts", "80"),

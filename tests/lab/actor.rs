@@ -164,7 +164,7 @@ impl Actor {
     }
 
     /// The held connections as both ends see them now.
-    pub fn again(&self) -> Result<Vec<Result<Connected, i32>>> {
+    pub fn reread_names(&self) -> Result<Vec<Result<Connected, i32>>> {
         self.all_dialed(&Request::Again)
     }
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::places::{NOT_OF_PODS, Places, dump_of, gone, is, nothing_is_left};
+pub use self::places::{NOT_OF_PODS, Places, dump_of, gone, is, nothing_remains};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
@@ -234,8 +234,8 @@ pub fn limited(command: &Command, capabilities: &[String]) -> Command {
     limited
 }
 
-/// The binary under test: `SIDETRACK_BIN`, or the build of this checkout that the tests share their
-/// dependencies with.
+/// The binary under test: `SIDETRACK_BIN`, or the build of this checkout, with which the tests have
+/// their dependencies in common.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SIDETRACK_BIN") {
         return Ok(path.into());

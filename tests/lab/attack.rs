@@ -18,7 +18,7 @@ pub const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 66));
 /// Before a connection that was dropped is opened again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// An attack that goes on, in a thread of its own.
+/// An attack that continues, in a thread of its own.
 pub struct Attack {
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -69,7 +69,7 @@ impl Helper {
     }
 
     /// Sends a request.
-    pub fn tell(&self, request: &impl Serialize) -> Result<()> {
+    pub fn send(&self, request: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         self.stdin
@@ -94,7 +94,7 @@ impl Helper {
     /// Sends a request and waits for its answer.
     pub fn ask<T: DeserializeOwned>(&self, request: &impl Serialize) -> Result<T> {
         let _turn = self.asking.lock();
-        self.tell(request)?;
+        self.send(request)?;
         self.hear()
     }
 

@@ -1,5 +1,5 @@
 //! What this process made on the machine outside its own mount namespace, so that a later run can
-//! remove what a killed one left: cgroups. Their names carry the maker's pid.
+//! remove what remains of a killed one: cgroups. Their names carry the maker's pid.
 
 use std::{
     fs,

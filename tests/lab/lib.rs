@@ -1,8 +1,8 @@
 //! What tests and the demo are made of: network namespaces and cgroups that go away by themselves,
 //! a process inside a pod that dials and listens on command, the agent.
 //!
-//! Invariant: everything is named after the process that made it and removed on drop; what a killed
-//! run left behind is removed by the next one.
+//! Invariant: everything is named after the process that made it and removed on drop; what
+//! remains of a killed run is removed by the next one.
 
 pub mod actor;
 pub mod agent;

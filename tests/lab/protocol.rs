@@ -144,7 +144,7 @@ pub struct Listen {
     pub address: SocketAddr,
     /// Who.
     pub owner: Identity,
-    /// How many sockets share the port.
+    /// How many sockets have the port.
     pub sockets: usize,
     /// IPV6_V6ONLY.
     pub v6_only: bool,
@@ -245,7 +245,7 @@ pub enum Request {
 }
 
 /// What a connecting end sends to request the accepting end's names again.
-pub const NAMES_AGAIN: &[u8; 4] = b"name";
+pub const REREAD_NAMES: &[u8; 4] = b"name";
 
 /// Names of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ const BEGIN: Duration = Duration::from_millis(700);
 /// Between two looks at what it has shown.
 const MORE: Duration = Duration::from_millis(100);
 
-/// A trace that writes into a file: a pipe that nobody reads would stop it.
+/// A trace that writes into a file: a pipe without a reader would stop it.
 #[derive(Debug)]
 pub struct Trace {
     process: Process,
@@ -62,7 +62,7 @@ impl Trace {
         Ok(Self { process, file })
     }
 
-    /// Stops it for a while, or lets it go on.
+    /// Stops it for a while, or lets it continue.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }

@@ -31,7 +31,7 @@ pub enum Privilege {
 pub enum Trick {
     /// Sets up an io_uring instance; answers `Done` or `Unavailable`.
     Ring(Ring),
-    /// Creates the socket of a connection and hands it to whoever connects to a Unix socket first.
+    /// Creates the socket of a connection and hands it to the first process that connects to a Unix socket.
     Lend {
         /// Its file.
         at: PathBuf,
@@ -57,8 +57,8 @@ pub enum Trick {
     /// must get lost.
     Simultaneous([SocketAddr; 2]),
     /// Moves to a user and a network namespace of its own, and connects; answers `AllDialed` or
-    /// `Unavailable`. The first is a socket that is created there, 0 if it connected. The second tells what
-    /// TCP_REPAIR on a socket of the pod is answered, 0 if nothing is wrong. The third is this socket's
+    /// `Unavailable`. The first is a socket that is created there, 0 if it connected. The second is the
+    /// answer to TCP_REPAIR on a socket of the pod, 0 if nothing is wrong. The third is this socket's
     /// connection.
     Nested(SocketAddr),
 }

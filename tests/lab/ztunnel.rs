@@ -1,5 +1,5 @@
-//! A stand-in for ztunnel's side of ZDS: it takes what the agent sends, one message after the other, and answers as it
-//! is told to.
+//! A stand-in for ztunnel's side of ZDS: it takes what the agent sends, one message after the other, and answers as
+//! the test demands.
 
 use std::{
     fs,
@@ -88,7 +88,7 @@ impl Ztunnel {
         self.send(&Response { answer })
     }
 
-    /// Receives a request, acknowledges it, and tells what it was.
+    /// Receives a request, acknowledges it, and returns what it was.
     pub fn acknowledge(&self) -> Result<String> {
         let (payload, inode) = self.receive()?.context("the agent has closed it")?;
         self.answer("")?;

@@ -13,7 +13,7 @@ use sidetrack_datapath::{
 use sidetrack_policy::Policy;
 
 /// Routes that one pod may have in the map, and the two defaults that may come on top.
-const MOST_ROWS: usize = MAX_ROUTES + 2;
+const MAX_ROWS: usize = MAX_ROUTES + 2;
 
 /// Reads a datagram both ways.
 pub fn check(datagram: &[u8]) {
@@ -36,11 +36,11 @@ pub fn check(datagram: &[u8]) {
     });
 }
 
-/// However many routes there are, a pod has its share of the map, and every row is a kind of route.
+/// However many routes there are, a pod has its quota of the map, and every row is a kind of route.
 fn rows(snapshot: &Snapshot, excluded: &[String]) {
     const NETNS: u64 = 7;
     let rows = snapshot.rows(NETNS, excluded, None, MAX_ROUTES).rows;
-    assert!(rows.len() <= MOST_ROWS, "{} rows", rows.len());
+    assert!(rows.len() <= MAX_ROWS, "{} rows", rows.len());
     for (id, route) in &rows {
         let key: RouteKey = id.key();
         assert_eq!(key.netns, NETNS);

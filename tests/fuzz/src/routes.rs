@@ -280,7 +280,7 @@ fn first_v4_octet(addr: IpAddr) -> u8 {
     }
 }
 
-/// Runs lines of `ip`, and goes on after those that fail.
+/// Runs lines of `ip`, and continues after those that fail.
 fn ip(batch: &str) {
     let mut child = Command::new("ip")
         .args(["-force", "-batch", "-"])

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Both ends of an accelerated connection. peers.py serve ADDRESS PORT | dial SCENARIO FROM ADDRESS PORT
 
-The server is told the scenario in its first line. Every scenario ends with "ok" on the client's standard
+The server reads the scenario from its first line. Every scenario ends with "ok" on the client's standard
 output, or with a traceback.
 """
 import fcntl, hashlib, os, random, select, socket, struct, sys, tempfile, termios, threading, time
@@ -145,7 +145,7 @@ def receive_line(sock):
 
 
 class Plain(socket.socket):
-    """With room for the connection that tells what the other end has done."""
+    """With room for the connection that reports what the other end has done."""
     __slots__ = ("other",)
 
 
@@ -172,7 +172,7 @@ class Client:
         sent = fill(sock)
         assert 64 << 10 < sent < 16 << 20, sent
         print("sent before it had to wait:", sent)
-        tell(sock.other, f"{sent}\n")
+        send_text(sock.other, f"{sent}\n")
         assert receive(sock, 4) == b"read"
 
     def half_close(self, sock):
@@ -212,7 +212,7 @@ class Client:
         assert receive(sock, 4) == b"read"
 
 
-def tell(sock, text):
+def send_text(sock, text):
     sock.sendall(text.encode())
 
 
@@ -247,11 +247,11 @@ def serve(address):
 
 def run(scenario, source, address):
     other = dial(source, address)
-    tell(other, "other\n")
+    send_text(other, "other\n")
     assert receive_line(other) == "here"
     sock = dial(source, address)
     sock.other = other
-    tell(sock, f"{scenario}\n")
+    send_text(sock, f"{scenario}\n")
     assert receive_line(sock) == "go"
     getattr(Client(), scenario)(sock)
     print("ok")

@@ -41,7 +41,7 @@ fn commands_print_tables_and_json() -> Result<()> {
     );
     let missing =
         lab.places()
-            .output(&["status", "--wait", "test/nobody", "--timeout", "200ms"])?;
+            .output(&["status", "--wait", "test/missing", "--timeout", "200ms"])?;
     ensure!(missing.status.code() == Some(1), "{missing:?}");
     ensure!(String::from_utf8_lossy(&missing.stderr).contains("does not know the pod"));
     let table = lab.places().output(&["pods"])?;

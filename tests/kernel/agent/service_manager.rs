@@ -31,8 +31,8 @@ fn receive(socket: &UnixDatagram, timeout: Duration) -> Result<Option<String>> {
 /// Fails unless this comes, in time.
 fn wait_for(socket: &UnixDatagram, state: &str, timeout: Duration) -> Result<()> {
     let until = Instant::now() + timeout;
-    while let Some(left) = until.checked_duration_since(Instant::now()) {
-        if receive(socket, left.max(Duration::from_millis(1)))?.as_deref() == Some(state) {
+    while let Some(remaining) = until.checked_duration_since(Instant::now()) {
+        if receive(socket, remaining.max(Duration::from_millis(1)))?.as_deref() == Some(state) {
             return Ok(());
         }
     }

@@ -35,7 +35,7 @@ fn captured(ambient: &Ambient, family: usize) -> Result<u64> {
 }
 
 /// Whether the kernel has what probes need; where it has not, that is said.
-fn knows_the_node() -> bool {
+fn has_ingress_links() -> bool {
     let has_links = ingress_links();
     if !has_links {
         eprintln!("ambient: skipped, this kernel cannot");
@@ -45,7 +45,7 @@ fn knows_the_node() -> bool {
 
 kernel_test!(probes_of_the_node_reach_the_app);
 fn probes_of_the_node_reach_the_app() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let ambient = on_node()?;
@@ -56,7 +56,7 @@ fn probes_of_the_node_reach_the_app() -> Result<()> {
             made.server.peer.ip().to_canonical() == at(node, 0).ip(),
             "{made:?}"
         );
-        // Nobody answers for an app that does not listen.
+        // No process answers for an app that does not listen.
         let closed = ambient.outside.dial(Dial::new(&ROOT, at(own, 9)))?;
         ensure!(
             closed.as_ref().err() == Some(&libc::ECONNREFUSED),
@@ -74,7 +74,7 @@ fn probes_of_the_node_reach_the_app() -> Result<()> {
 
 kernel_test!(probes_need_no_ztunnel);
 fn probes_need_no_ztunnel() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let ambient = Ambient::build(true)?;
@@ -95,7 +95,7 @@ kernel_test!(probes_pass_the_program_for_forwarded_packets);
 /// Network plugins may add a second interface after the pod was enrolled. Then packets for other addresses follow the
 /// rules as well.
 fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let ambient = on_node()?;
@@ -122,7 +122,7 @@ fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
 kernel_test!(who_forges_the_node_s_address_is_captured);
 /// Also from a port where the node listens, or to which it has just connected from elsewhere.
 fn who_forges_the_node_s_address_is_captured() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let ambient = on_node()?;
@@ -151,7 +151,7 @@ fn pins(ambient: &Ambient) -> Result<BTreeMap<u32, PathBuf>> {
 
 kernel_test!(the_program_for_probes_is_attached_again);
 fn the_program_for_probes_is_attached_again() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let ambient = on_node()?;
@@ -169,7 +169,7 @@ fn the_program_for_probes_is_attached_again() -> Result<()> {
 
 kernel_test!(a_released_pod_keeps_nothing_for_probes);
 fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let ambient = on_node()?;
@@ -181,7 +181,7 @@ fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
 
 kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing);
 fn an_agent_that_is_killed_and_replaced_changes_nothing() -> Result<()> {
-    if !knows_the_node() {
+    if !has_ingress_links() {
         return Ok(());
     }
     let mut ambient = on_node()?;

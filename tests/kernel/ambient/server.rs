@@ -79,7 +79,7 @@ impl Fixture {
         })
     }
 
-    /// What a ztunnel is told of a pod.
+    /// What a ztunnel receives about a pod.
     fn add(&self, name: &str) -> Result<String> {
         let inode = fs::metadata(self.dir.path().join(name))?.ino();
         Ok(format!("add shop/{name} of default {inode}"))
@@ -103,8 +103,8 @@ impl Drop for Fixture {
     }
 }
 
-kernel_test!(a_ztunnel_is_told_everything_and_then_every_change);
-fn a_ztunnel_is_told_everything_and_then_every_change() -> Result<()> {
+kernel_test!(a_ztunnel_receives_every_pod_and_then_every_change);
+fn a_ztunnel_receives_every_pod_and_then_every_change() -> Result<()> {
     let fixture = Fixture::new()?;
     fixture.set(&["a"])?;
     let ztunnel = Ztunnel::start(&fixture.path)?;
@@ -119,23 +119,23 @@ fn a_ztunnel_is_told_everything_and_then_every_change() -> Result<()> {
     fixture.wait_served("b", &Served::NoZtunnel)
 }
 
-kernel_test!(an_error_of_ztunnel_is_told_and_the_others_go_on);
-fn an_error_of_ztunnel_is_told_and_the_others_go_on() -> Result<()> {
+kernel_test!(an_error_of_ztunnel_is_reported_and_the_others_continue);
+fn an_error_of_ztunnel_is_reported_and_the_others_continue() -> Result<()> {
     let fixture = Fixture::new()?;
     fixture.set(&["a", "b"])?;
     let ztunnel = Ztunnel::start(&fixture.path)?;
     ztunnel.receive()?.context("add a")?;
-    ztunnel.answer("port 15001\nis taken")?;
+    ztunnel.answer("port 15001\nis in use")?;
     ensure!(ztunnel.acknowledge()? == fixture.add("b")?);
     ensure!(ztunnel.acknowledge()? == "snapshot");
-    fixture.wait_served("a", &Served::Refused("port 15001 is taken".to_owned()))?;
-    // It is told again after a while.
+    fixture.wait_served("a", &Served::Refused("port 15001 is in use".to_owned()))?;
+    // It is informed again after a while.
     ensure!(ztunnel.acknowledge()? == fixture.add("a")?);
     fixture.wait_served("a", &Served::Yes)
 }
 
-kernel_test!(a_ztunnel_that_hangs_does_not_keep_another_from_being_told);
-fn a_ztunnel_that_hangs_does_not_keep_another_from_being_told() -> Result<()> {
+kernel_test!(a_ztunnel_that_hangs_does_not_delay_another);
+fn a_ztunnel_that_hangs_does_not_delay_another() -> Result<()> {
     let fixture = Fixture::new()?;
     fixture.set(&["a"])?;
     let hung = Ztunnel::start(&fixture.path)?;
@@ -148,8 +148,8 @@ fn a_ztunnel_that_hangs_does_not_keep_another_from_being_told() -> Result<()> {
     fixture.wait_served("a", &Served::Yes)
 }
 
-kernel_test!(during_an_upgrade_the_new_ztunnel_is_told_of_new_pods);
-fn during_an_upgrade_the_new_ztunnel_is_told_of_new_pods() -> Result<()> {
+kernel_test!(during_an_upgrade_the_new_ztunnel_receives_new_pods);
+fn during_an_upgrade_the_new_ztunnel_receives_new_pods() -> Result<()> {
     let fixture = Fixture::new()?;
     fixture.set(&["a"])?;
     let [old, new] = [(); 2].map(|()| -> Result<Ztunnel> {
@@ -161,7 +161,7 @@ fn during_an_upgrade_the_new_ztunnel_is_told_of_new_pods() -> Result<()> {
     let (old, new) = (old?, new?);
     fixture.set(&["a", "b"])?;
     ensure!(new.acknowledge()? == fixture.add("b")?);
-    // The old one is still told which pods end, and nothing of those that it was not told of.
+    // The old one is still informed which pods end, but only of those that it has received.
     fixture.set(&[])?;
     ensure!(old.acknowledge()? == "delete uid-a");
     let gone = [new.acknowledge()?, new.acknowledge()?];
@@ -186,8 +186,8 @@ fn what_is_no_ztunnel_is_turned_away() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(its_socket_is_never_taken_from_another_server);
-fn its_socket_is_never_taken_from_another_server() -> Result<()> {
+kernel_test!(another_servers_socket_is_never_replaced);
+fn another_servers_socket_is_never_replaced() -> Result<()> {
     let fixture = Fixture::new()?;
     let bind = || block_on(async { Server::bind(&fixture.path) });
     let error = bind()?.err().context("it is served")?;

@@ -30,7 +30,7 @@ fn pod(name: &str, uid: &str) -> Value {
     })
 }
 
-/// Waits until the pod has the annotation by which istiod knows it, or not.
+/// Waits until the pod has the annotation by which istiod recognizes it, or not.
 fn wait_annotation(node: &Node, name: &str, wanted: bool) -> Result<()> {
     eventually(Duration::from_secs(20), || {
         let pod = node.api.get("Pod", "shop", name)?;
@@ -52,33 +52,36 @@ fn pods_start_when_ztunnel_serves_them() -> Result<()> {
     let ztunnel = Ztunnel::start(&socket)?;
     ensure!(ztunnel.acknowledge()? == format!("keep {uid}"));
     ensure!(ztunnel.acknowledge()? == "snapshot");
-    let told = std::thread::spawn(move || -> Result<_> {
-        let told = ztunnel.acknowledge()?;
-        Ok((ztunnel, told))
+    let received = std::thread::spawn(move || -> Result<_> {
+        let received = ztunnel.acknowledge()?;
+        Ok((ztunnel, received))
     });
     let sandbox = node.ready("web", &uid)?;
-    let (ztunnel, told) = told.join().expect("it does not panic")?;
+    let (ztunnel, received) = received.join().expect("it does not panic")?;
     let inode = fs::metadata(format!("/run/netns/{}", sandbox.netns))?.ino();
     let wanted = format!("add shop/web of cashier {inode}");
-    ensure!(told == wanted, "{told}, wanted {wanted}");
+    ensure!(received == wanted, "{received}, wanted {wanted}");
     wait_annotation(&node, "web", true)?;
 
     let _app = sandbox.pod(&node.lab, &uid)?.actor()?;
-    // Its agent is killed and comes again: ztunnel is told of it before it is told that this was all.
+    // Its agent is killed and comes again: ztunnel receives the pod before the end of the snapshot.
     node.agent = None;
     ensure!(ztunnel.is_closed()?);
     node.start_agent_with(&["--ambient"])?;
     let again = Ztunnel::start(&socket)?;
-    let mut told = vec![again.acknowledge()?];
-    while told.last() != Some(&wanted) {
-        told.push(again.acknowledge()?);
+    let mut received = vec![again.acknowledge()?];
+    while received.last() != Some(&wanted) {
+        received.push(again.acknowledge()?);
     }
-    ensure!(told[0] != "snapshot" && told.len() <= 3, "{told:?}");
-    if told.len() == 1 {
+    ensure!(
+        received[0] != "snapshot" && received.len() <= 3,
+        "{received:?}"
+    );
+    if received.len() == 1 {
         ensure!(again.acknowledge()? == "snapshot");
     }
 
-    // It is taken out of the mesh.
+    // It is removed from the mesh.
     let mut out = node.api.get("Pod", "shop", "web")?;
     out["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
     node.api.apply(out)?;
@@ -98,13 +101,13 @@ fn a_pod_that_ztunnel_cannot_serve_does_not_start() -> Result<()> {
     node.api.apply(pod("web", &uid))?;
     let refusing = std::thread::spawn(move || -> Result<_> {
         ztunnel.receive()?;
-        ztunnel.answer("port 15001 is taken")?;
+        ztunnel.answer("port 15001 is in use")?;
         Ok(ztunnel)
     });
     // On a busy machine the first request ends before ztunnel's answer, and kubelet asks again.
     eventually(Duration::from_secs(30), || {
         let error = node.failed("web", &uid)?.to_string();
-        ensure!(error.contains("port 15001 is taken"), "{error}");
+        ensure!(error.contains("port 15001 is in use"), "{error}");
         Ok(())
     })?;
     let _ztunnel = refusing.join().expect("it does not panic")?;

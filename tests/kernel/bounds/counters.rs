@@ -1,4 +1,4 @@
-//! One pod has its share of the counters; what exceeds it is counted by rule.
+//! One pod has its quota of the counters; what exceeds it is counted by rule.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ use lab::{
 use serde_json::Value;
 use sidetrack_common::{names::COUNTER_QUOTA, rule::Rule};
 
-use super::{maps, taken_by};
+use super::{accepted_by, maps};
 use crate::fixture::at;
 
 /// Ports that a list names, and that are dialed once each.
@@ -47,8 +47,8 @@ fn exceed(lab: &Lab, pod: &PodNet) -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_pod_has_its_share_of_counters);
-fn a_pod_has_its_share_of_counters() -> Result<()> {
+kernel_test!(a_pod_has_its_quota_of_counters);
+fn a_pod_has_its_quota_of_counters() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let (large, other) = (lab.pod("large", 2)?, lab.pod("other", 3)?);
@@ -110,7 +110,7 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
     // Refusals of both count: the sidecars do not listen.
     for (pod, cookie) in [(&large, large_cookie), (&other, other_cookie)] {
         let before = counted(&maps, cookie)?;
-        ensure!(taken_by(&pod.actor()?)? == Err(libc::ECONNREFUSED));
+        ensure!(accepted_by(&pod.actor()?)? == Err(libc::ECONNREFUSED));
         let after = counted(&maps, cookie)?;
         let of = |counts: &BTreeMap<u32, u64>| {
             counts
@@ -133,7 +133,7 @@ fn earlier_counters_leave_room(lab: &Lab, agent: &Agent, large: &PodNet) -> Resu
     })?;
     let total: u64 = counted(&maps, large_cookie)?.values().sum();
     lab.release("other")?;
-    // A policy's counters are added up when nobody reads it any more.
+    // A policy's counters are added up when no program reads it any more.
     eventually(Duration::from_secs(20), || {
         let keys = maps.counts.keys()?.into_iter();
         let rows = keys.filter(|key| key.netns == large_cookie).count() as u64;
@@ -150,7 +150,7 @@ fn earlier_counters_leave_room(lab: &Lab, agent: &Agent, large: &PodNet) -> Resu
 }
 
 kernel_test!(refusals_count_when_the_table_is_full);
-/// Whoever has filled it.
+/// Whichever pod has filled it.
 fn refusals_count_when_the_table_is_full() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
@@ -161,7 +161,7 @@ fn refusals_count_when_the_table_is_full() -> Result<()> {
     lab.enroll("app", &pod, &[])?;
     let client = pod.actor()?;
     for _ in 0..3 {
-        ensure!(taken_by(&client)? == Err(libc::ECONNREFUSED));
+        ensure!(accepted_by(&client)? == Err(libc::ECONNREFUSED));
     }
     let counts = counted(&maps, agent.places.cookie("test/app")?)?;
     let expected = [

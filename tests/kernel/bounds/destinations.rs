@@ -19,7 +19,7 @@ use crate::fixture::{PodFixture, at};
 const SOON: Duration = Duration::from_secs(10);
 
 kernel_test!(more_destinations_than_targets);
-/// A pod has its share, and more from the pool. Connections beyond both are redirected in the slower way, with the same
+/// A pod has its quota, and more from the pool. Connections beyond both are redirected in the slower way, with the same
 /// names.
 fn more_destinations_than_targets() -> Result<()> {
     const MORE: u16 = 100;

@@ -22,7 +22,7 @@ use sidetrack_common::{
 };
 
 use super::{
-    CAPACITY, UNUSED_COOKIE, add, fill, maps, refused_until, taken_by, wait_problem, while_full,
+    CAPACITY, UNUSED_COOKIE, accepted_by, add, fill, maps, refused_until, wait_problem, while_full,
 };
 use crate::fixture::{PodFixture, at};
 
@@ -101,7 +101,7 @@ fn no_room_for_routes() -> Result<()> {
         &fixture.agent.places,
         "map ROUTE_BY_POD has 131072 of 131072 rows",
     )?;
-    // A network that the first pod comes to know of now: it does not fit, and the pod says so. What
+    // A network that the first pod gets now: it does not fit, and the pod says so. What
     // the rows do not have is evaluated by the routes that are there.
     fixture.pod.ip("route add 10.201.0.0/16 via 10.77.0.254")?;
     eventually(Duration::from_secs(5), || {
@@ -112,7 +112,7 @@ fn no_room_for_routes() -> Result<()> {
         Ok(())
     })?;
     wait_problem(&fixture.agent.places, "pod test/app: ")?;
-    ensure!(taken_by(&fixture.client)? == Ok(15001), "the first pod");
+    ensure!(accepted_by(&fixture.client)? == Ok(15001), "the first pod");
     refused_until(&mut fixture, &[], "is ROUTE_BY_POD full?", || {
         for number in 0..filled {
             maps.routes.remove(&key(number))?;
@@ -204,7 +204,7 @@ fn no_room_for_counters() -> Result<()> {
         "map COUNT_BY_RULE has 65536 of 65536 rows",
     )?;
     // Evaluated in both directions and by more than one rule, and counted by rule.
-    ensure!(taken_by(&fixture.client)? == Ok(15001), "outbound");
+    ensure!(accepted_by(&fixture.client)? == Ok(15001), "outbound");
     let proxy = fixture.client.dial(Dial::new(&PROXY, at(VIP, 80)))?;
     ensure!(
         proxy.as_ref().is_ok_and(|it| it.accepted_by == 80),

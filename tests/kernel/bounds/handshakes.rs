@@ -17,8 +17,8 @@ use lab::{
 };
 use sidetrack_common::rule::Rule;
 
-use super::{UNUSED_COOKIE, WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes};
-use crate::fixture::{PodFixture, at, nothing_is_left};
+use super::{UNUSED_COOKIE, WITH_HANDSHAKE_ROWS, accepted_by, filter, maps, wait_no_handshakes};
+use crate::fixture::{PodFixture, at, nothing_remains};
 
 /// Another service.
 const OTHER_VIP: &str = "10.109.118.32";
@@ -72,13 +72,13 @@ fn two_handshakes_of_one_source() -> Result<()> {
 }
 
 kernel_test!(a_pod_that_leaves_meanwhile);
-/// The rows of a pod that has left go with its connections.
+/// The rows of a removed pod go with its connections.
 fn a_pod_that_leaves_meanwhile() -> Result<()> {
     let (fixture, _sidecar, _maps, client) = waiting(50)?;
     let places = &fixture.agent.places;
     fixture.lab.release("app")?;
     drop(client);
-    nothing_is_left(places)
+    nothing_remains(places)
 }
 
 kernel_test!(a_sidecar_that_resets);
@@ -124,7 +124,7 @@ fn a_sidecar_that_hangs() -> Result<()> {
 }
 
 kernel_test!(orphaned_handshakes_are_removed);
-/// As if the programs had been away when connections closed: what is left of them goes, what waits
+/// As if the programs had been away when connections closed: what remains of them goes, what waits
 /// stays.
 fn orphaned_handshakes_are_removed() -> Result<()> {
     const CONNECTIONS: usize = 50;
@@ -228,7 +228,7 @@ fn bare_syns_make_no_rows() -> Result<()> {
         ensure!(maps.handshakes.keys()?.is_empty(), "rows for SYNs to {to}");
     }
     ensure!(
-        taken_by(&fixture.client)? == Ok(15001),
+        accepted_by(&fixture.client)? == Ok(15001),
         "connections continue"
     );
     wait_no_handshakes(&maps)

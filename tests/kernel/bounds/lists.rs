@@ -1,4 +1,4 @@
-//! The lists of a pod's policy and of a namespace have a share of the maps.
+//! The lists of a pod's policy and of a namespace have a quota of the maps.
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{agent::Agent, network::Lab};
@@ -12,8 +12,8 @@ fn ports(pod: u16, count: u16) -> String {
     ports.collect::<Vec<_>>().join(",")
 }
 
-kernel_test!(lists_of_a_pod_and_a_namespace_have_a_share);
-fn lists_of_a_pod_and_a_namespace_have_a_share() -> Result<()> {
+kernel_test!(lists_of_a_pod_and_a_namespace_have_a_quota);
+fn lists_of_a_pod_and_a_namespace_have_a_quota() -> Result<()> {
     let mut lab = Lab::new()?;
     let pods: Vec<_> = (0..6)
         .map(|number| lab.pod(&format!("pod{number}"), number + 2))
@@ -65,7 +65,7 @@ fn lists_of_a_pod_and_a_namespace_have_a_share() -> Result<()> {
     ensure!(places.pod(&big)?.context("the pod")?["policy"].is_null());
     let whole = places.whole_pod(&big)?.policy.context("its policy")?;
     ensure!(whole.excluded_outbound_ports.len() == 8000);
-    // Room that a pod gives back is another's.
+    // Room that a pod releases is another's.
     lab.remove_manifest(big.trim_start_matches("test/"))?;
     for number in (0..4).filter(|number| !big.ends_with(&number.to_string())) {
         places.wait_enrolled(&format!("test/pod{number}"))?;

@@ -11,7 +11,7 @@ use super::{WITH_HANDSHAKE_ROWS, filter};
 use crate::fixture::{PodFixture, at};
 
 /// All maps of a node with few pods. They were 24 MiB once.
-const MOST: u64 = 16_000_000;
+const MAX_BYTES: u64 = 16_000_000;
 
 fn cost(places: &Places) -> Result<Value> {
     places.json(&["cost", "--interval", "100ms", "-o", "json"])
@@ -30,7 +30,7 @@ fn maps_take_memory_for_what_they_have() -> Result<()> {
     let places = fixture.agent.places.clone();
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&WITH_HANDSHAKE_ROWS)?;
-    ensure!(fixture.taken_by()? == 15001);
+    ensure!(fixture.accepted_by()? == 15001);
     filter(&fixture.pod, "A", "DROP")?;
     let client = fixture.pod.actor()?;
     let of_rows = |least: u64, most: u64| {
@@ -54,7 +54,7 @@ fn maps_take_memory_for_what_they_have() -> Result<()> {
     };
     let at_rest = of_rows(0, 0)?;
     let all = sum(&at_rest).context("bytes")?;
-    ensure!(all < MOST, "{all} bytes: {at_rest}");
+    ensure!(all < MAX_BYTES, "{all} bytes: {at_rest}");
     let agent = &at_rest["agent"];
     ensure!(at_rest["enrolled"] == 1, "{at_rest}");
     ensure!(agent["resident_bytes"].as_u64() > Some(1 << 20), "{agent}");

@@ -52,8 +52,8 @@ fn open_connections_have_no_handshake() -> Result<()> {
         by_pod.len() == 1 && by_pod[0].1 == 0,
         "counted for the pod: {by_pod:?}"
     );
-    // They are open, and know where they were meant to go.
-    let open = fixture.client.again()?;
+    // They are open, and have the destinations that they were meant for.
+    let open = fixture.client.reread_names()?;
     ensure!(open.len() == EACH * dials.len(), "{} are open", open.len());
     for (position, connected) in open.into_iter().enumerate() {
         let dialed = dials[position / EACH].0.destination;

@@ -15,10 +15,10 @@ const WITHOUT_TARGETS: (&str, &str) = (
     "127.0.0.0/8,10.0.0.0/8",
 );
 
-kernel_test!(sockets_of_a_pod_have_a_share);
-/// The sidecar is down, and the application keeps the sockets whose connections have failed. Those beyond the share are refused,
-/// and the share comes back when they are closed.
-fn sockets_of_a_pod_have_a_share() -> Result<()> {
+kernel_test!(sockets_of_a_pod_have_a_quota);
+/// The sidecar is down, and the application keeps the sockets whose connections have failed. Those beyond the quota are
+/// refused, and the quota is free again when they are closed.
+fn sockets_of_a_pod_have_a_quota() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     let mut other = fixture.lab.pod("other", 3)?;
     other = other.under_kubelet(&fixture.lab, &fixture.lab.uid(3))?;

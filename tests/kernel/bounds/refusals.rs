@@ -97,8 +97,8 @@ fn refusals_of_a_pod_leave_room_for_the_others() -> Result<()> {
             refused
                 .join()
                 .map_err(|_| anyhow!("the connections panicked"))??;
-            let left = rules_of(tried?)?;
-            ensure!(left.is_empty(), "round {round}: {left:?} are left");
+            let remaining = rules_of(tried?)?;
+            ensure!(remaining.is_empty(), "round {round}: {remaining:?} remain");
             anyhow::Ok(())
         })?;
         let rows = maps.last_refusals.keys()?;

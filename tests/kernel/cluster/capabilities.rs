@@ -43,7 +43,7 @@ fn the_capabilities_in_deploy_suffice() -> Result<()> {
     api.apply(namespace("shop", Some("enabled")))?;
     let outside = lab.outside().actor()?;
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
-    // One that runs already, with listeners to take over; and one with users of its own.
+    // One that runs already, with listeners to adopt; and one with users of its own.
     let plain = lab.pod("plain", 2)?.under_kubelet(&lab, &lab.uid(1))?;
     let own = lab
         .pod_with_own_users("own", 3)?

@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 use lab::{injected::injected, sidecar};
 use serde_json::json;
 
-use super::{labeled, taken_by};
-use crate::fixture::nothing_is_left;
+use super::{accepted_by, labeled};
+use crate::fixture::nothing_remains;
 
 kernel_test!(the_handler_of_a_runtime_class_decides);
 fn the_handler_of_a_runtime_class_decides() -> Result<()> {
@@ -25,13 +25,13 @@ fn the_handler_of_a_runtime_class_decides() -> Result<()> {
     node.soon(name, |pod| {
         pod.is_some_and(|pod| pod["reason"].to_string().contains("whose handler is"))
     })?;
-    ensure!(taken_by(&client)? == 80);
+    ensure!(accepted_by(&client)? == 80);
     // Another handler: the class is followed.
     class("crun")?;
-    node.is_taken(name, true)?;
-    ensure!(taken_by(&client)? == 15001);
+    node.wait_enrollment(name, true)?;
+    ensure!(accepted_by(&client)? == 15001);
     drop((client, sidecar));
     node.api.delete("Pod", "shop", "web")?;
     node.soon(name, |pod| pod.is_none())?;
-    nothing_is_left(node.places())
+    nothing_remains(node.places())
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use lab::{actor::Actor, injected::injected, sidecar};
 use serde_json::json;
 
-use super::taken_by;
+use super::accepted_by;
 use crate::fixture::{ClusterFixture, start_agent};
 
 /// Enrolls pod `shop/web`; its sidecar, which is its oldest process, and a client in it.
@@ -15,7 +15,7 @@ fn enroll(node: &mut ClusterFixture) -> Result<(Actor, Actor)> {
     let client = pod.actor()?;
     node.api.apply(injected("web", &uid))?;
     node.label("Namespace", "shop", Some("enabled"))?;
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     Ok((sidecar, client))
 }
 
@@ -24,7 +24,7 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
     let mut node = ClusterFixture::new()?;
     let (sidecar, client) = enroll(&mut node)?;
     let name = "shop/web";
-    ensure!(taken_by(&client)? == 15001);
+    ensure!(accepted_by(&client)? == 15001);
 
     node.api.edit("Pod", "shop", "web", |pod| {
         pod["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
@@ -33,13 +33,13 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
         pod.is_some_and(|pod| pod["reason"].to_string().contains("still runs"))
     };
     node.soon(name, still_runs)?;
-    ensure!(taken_by(&client)? == 15001, "it is released");
+    ensure!(accepted_by(&client)? == 15001, "it is released");
 
-    // An agent that knows nothing of the time before leaves it intercepted as well.
+    // An agent without a record of the time before keeps it intercepted as well.
     node.agent.end(nix::sys::signal::Signal::SIGKILL)?;
     node.agent = start_agent(&node.lab, &node.api)?;
     node.places().wait_rows("POD_BY_NETNS", 1)?;
-    ensure!(taken_by(&client)? == 15001, "the next agent releases it");
+    ensure!(accepted_by(&client)? == 15001, "the next agent releases it");
 
     drop((client, sidecar));
     node.places().wait_rows("POD_BY_NETNS", 0)?;

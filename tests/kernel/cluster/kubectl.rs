@@ -12,7 +12,7 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-use super::{labeled, taken_by};
+use super::{accepted_by, labeled};
 use crate::fixture::ClusterFixture;
 
 kernel_test!(the_plugin_understands_an_agent);
@@ -25,8 +25,8 @@ fn the_plugin_understands_an_agent() -> Result<()> {
     let running = json!({"running": {}});
     node.api.apply(plugin::agents_pod(NODE, &running))?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
-    node.is_taken("shop/web", true)?;
-    ensure!(taken_by(&pod.actor()?)? == 15001);
+    node.wait_enrollment("shop/web", true)?;
+    ensure!(accepted_by(&pod.actor()?)? == 15001);
     let places = node.places().clone();
     node.api.on_exec(move |request| {
         let words: Vec<&str> = request.words.iter().map(String::as_str).collect();
@@ -89,7 +89,7 @@ fn the_plugin_shows_live_what_an_agent_sees() -> Result<()> {
     let running = json!({"running": {}});
     node.api.apply(plugin::agents_pod(NODE, &running))?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     let places = node.places().clone();
     node.api.on_exec(move |request| {
         let words: Vec<&str> = request.words.iter().map(String::as_str).collect();
@@ -106,7 +106,7 @@ fn the_plugin_shows_live_what_an_agent_sees() -> Result<()> {
     let trace = command.spawn()?;
     sleep(Duration::from_secs(3));
     for _ in 0..5 {
-        ensure!(taken_by(&client)? == 15001);
+        ensure!(accepted_by(&client)? == 15001);
     }
     let output = trace.wait_with_output()?;
     let (out, said) = (

@@ -15,8 +15,8 @@ use lab::{
 };
 use serde_json::json;
 
-use super::taken_by;
-use crate::fixture::{ClusterFixture, at, nothing_is_left};
+use super::accepted_by;
+use crate::fixture::{ClusterFixture, at, nothing_remains};
 
 kernel_test!(labels_annotations_and_deletion);
 fn labels_annotations_and_deletion() -> Result<()> {
@@ -31,16 +31,16 @@ fn labels_annotations_and_deletion() -> Result<()> {
     let client = pod.actor()?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
     let name = "shop/web";
-    node.is_taken(name, false)?;
-    ensure!(taken_by(&client)? == 80);
+    node.wait_enrollment(name, false)?;
+    ensure!(accepted_by(&client)? == 80);
 
     // Established connections continue.
     let held = client.hold(Dial::new(&APP, at(VIP, 80)))?;
     ensure!(held.is_ok(), "{held:?}");
 
     node.label("Namespace", "shop", Some("enabled"))?;
-    node.is_taken(name, true)?;
-    ensure!(taken_by(&client)? == 15001);
+    node.wait_enrollment(name, true)?;
+    ensure!(accepted_by(&client)? == 15001);
     let arrived = outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
     ensure!(arrived.is_ok_and(|arrived| arrived.accepted_by == 15006));
     let row = node.places().pod(name)?.context("the pod")?;
@@ -51,14 +51,14 @@ fn labels_annotations_and_deletion() -> Result<()> {
 
     // The pod's own label overrides the namespace's.
     node.label("Pod", "web", Some("disabled"))?;
-    node.is_taken(name, false)?;
-    ensure!(taken_by(&client)? == 80);
+    node.wait_enrollment(name, false)?;
+    ensure!(accepted_by(&client)? == 80);
     node.label("Pod", "web", None)?;
-    node.is_taken(name, true)?;
+    node.wait_enrollment(name, true)?;
     node.label("Namespace", "shop", None)?;
-    node.is_taken(name, false)?;
+    node.wait_enrollment(name, false)?;
     node.label("Pod", "web", Some("enabled"))?;
-    node.is_taken(name, true)?;
+    node.wait_enrollment(name, true)?;
 
     annotations(&node, &client)?;
     ensure!(client.echo()? == 1, "the established connection lives");
@@ -68,7 +68,7 @@ fn labels_annotations_and_deletion() -> Result<()> {
     node.soon(name, |pod| {
         pod.is_some_and(|pod| pod["reason"].to_string().contains("still runs"))
     })?;
-    ensure!(taken_by(&client)? == 15001);
+    ensure!(accepted_by(&client)? == 15001);
     drop((client, sidecar));
     node.soon(name, gone)?;
     events_were_sent(&node)?;
@@ -76,7 +76,7 @@ fn labels_annotations_and_deletion() -> Result<()> {
         let request = (request.verb, request.group, request.resource);
         ensure!(USED.contains(&request), "RBAC does not allow {request:?}");
     }
-    nothing_is_left(node.places())
+    nothing_remains(node.places())
 }
 
 /// Annotations change the policy; wrong ones keep the previous policy.
@@ -92,19 +92,19 @@ fn annotations(node: &ClusterFixture, client: &Actor) -> Result<()> {
     node.soon(name, |pod| {
         pod.is_some_and(|pod| pod["policy"]["excluded_outbound_ports"] == json!([80]))
     })?;
-    ensure!(taken_by(client)? == 80);
+    ensure!(accepted_by(client)? == 80);
     annotate("http")?;
     node.soon(name, |pod| {
         pod.is_some_and(|pod| pod["reason"].to_string().contains("excludeOutboundPorts"))
     })?;
-    ensure!(taken_by(client)? == 80, "the previous policy stays");
+    ensure!(accepted_by(client)? == 80, "the previous policy stays");
     annotate("443")?;
     node.soon(name, |pod| {
         pod.is_some_and(|pod| {
             pod["reason"].is_null() && pod["policy"]["excluded_outbound_ports"] == json!([443])
         })
     })?;
-    ensure!(taken_by(client)? == 15001);
+    ensure!(accepted_by(client)? == 15001);
     Ok(())
 }
 

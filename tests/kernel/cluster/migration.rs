@@ -11,11 +11,11 @@ use lab::{
     sidecar,
 };
 
-use super::{labeled, taken_by};
+use super::{accepted_by, labeled};
 use crate::fixture::at;
 
-kernel_test!(pods_with_iptables_rules_are_taken_over);
-fn pods_with_iptables_rules_are_taken_over() -> Result<()> {
+kernel_test!(pods_with_iptables_rules_are_adopted);
+fn pods_with_iptables_rules_are_adopted() -> Result<()> {
     let (node, outside, pod) = labeled()?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     // istio-init has been here.
@@ -40,9 +40,9 @@ fn pods_with_iptables_rules_are_taken_over() -> Result<()> {
         &file.to_string_lossy(),
     ])?;
     let client = pod.actor()?;
-    ensure!(taken_by(&client)? == 15001, "the rules work");
+    ensure!(accepted_by(&client)? == 15001, "the rules work");
     node.api.apply(object)?;
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     let connected = client.connect(&APP, at(VIP, 80))?;
     ensure!(
         connected.accepted_by == 15001

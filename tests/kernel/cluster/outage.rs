@@ -14,7 +14,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 
-use super::{taken_by, wait_for};
+use super::{accepted_by, wait_for};
 use crate::fixture::{ClusterFixture, at};
 
 kernel_test!(outages_and_restarts);
@@ -35,15 +35,15 @@ fn outages_and_restarts() -> Result<()> {
         clients.push(pod.actor()?);
         node.api
             .apply(injected(&name, &node.lab.uid(number.into())))?;
-        node.is_taken(&format!("shop/{name}"), true)?;
+        node.wait_enrollment(&format!("shop/{name}"), true)?;
     }
     let all_redirected = |clients: &[Actor]| -> Result<()> {
         for client in clients {
-            ensure!(taken_by(client)? == 15001, "a pod lost interception");
+            ensure!(accepted_by(client)? == 15001, "a pod lost interception");
         }
         Ok(())
     };
-    wait_for(|| Ok(told_enrolled(&node.api) == 3))?;
+    wait_for(|| Ok(enrolled_events(&node.api) == 3))?;
     // Connections that are cut, events that come twice, versions that are gone.
     node.api.bookmark();
     node.api.repeat_last();
@@ -83,7 +83,7 @@ fn outages_and_restarts() -> Result<()> {
     node.places().wait_pod("shop/web-3", gone)?;
     node.places().wait_enrolled("shop/web-2")?;
     // The successor knew the pods already: no event is sent twice.
-    ensure!(told_enrolled(&node.api) == 3, "{:?}", node.api.events());
+    ensure!(enrolled_events(&node.api) == 3, "{:?}", node.api.events());
     Ok(())
 }
 
@@ -133,11 +133,11 @@ fn an_event_that_is_refused_is_sent_again() -> Result<()> {
     let _sidecar = sidecar::start(&pod, &[])?;
     node.api.refuse_events(2);
     node.api.apply(injected("web", &uid))?;
-    node.is_taken("shop/web", true)?;
-    wait_for(|| Ok(told_enrolled(&node.api) == 1))
+    node.wait_enrollment("shop/web", true)?;
+    wait_for(|| Ok(enrolled_events(&node.api) == 1))
 }
 
-fn told_enrolled(api: &ApiServer) -> usize {
+fn enrolled_events(api: &ApiServer) -> usize {
     let events = api.events();
     let enrolled = events.iter().filter(|event| event["reason"] == "Enrolled");
     enrolled.count()

@@ -25,7 +25,7 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use super::{labeled, taken_by, wait_for};
+use super::{accepted_by, labeled, wait_for};
 use crate::fixture::{ClusterFixture, at, start_agent};
 
 kernel_test!(a_recreated_sandbox_is_followed);
@@ -42,8 +42,8 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
         .pod("first", 2)?
         .under_kubelet(&node.lab, &node.lab.uid(1))?;
     let pause = sidecar::start(&first, &[])?;
-    node.is_taken("shop/web", true)?;
-    ensure!(taken_by(&first.actor()?)? == 15001);
+    node.wait_enrollment("shop/web", true)?;
+    ensure!(accepted_by(&first.actor()?)? == 15001);
     let inode = |places: &Places| -> Result<Value> {
         Ok(places.pod("shop/web")?.context("the pod")?["netns"]["inode"].clone())
     };
@@ -52,7 +52,7 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
     let other = first.actor()?;
     drop(pause);
     thread::sleep(Duration::from_millis(700));
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     ensure!(inode(node.places())? == before);
     // A new sandbox under the same UID.
     drop(other);
@@ -64,7 +64,7 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
     node.places().wait_pod("shop/web", |pod| {
         pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["netns"]["inode"] != before)
     })?;
-    ensure!(taken_by(&second.actor()?)? == 15001);
+    ensure!(accepted_by(&second.actor()?)? == 15001);
     ensure!(node.places().map("POD_BY_NETNS")?.len() == 1);
     // The same name, another pod.
     drop(_sidecar);
@@ -78,7 +78,7 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
     node.places().wait_pod("shop/web", |pod| {
         pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["uid"] == node.lab.uid(2))
     })?;
-    ensure!(taken_by(&third.actor()?)? == 15001);
+    ensure!(accepted_by(&third.actor()?)? == 15001);
     Ok(())
 }
 
@@ -120,10 +120,10 @@ fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
     ensure!(row["state"] == "waiting", "{row}");
     ensure!(node.places().map("POD_BY_NETNS")?.is_empty());
     let _sidecar = sidecar::start(&pod, &[])?;
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     let row = node.places().pod("shop/web")?.context("the pod")?;
     ensure!(row["netns"]["inode"] != inode(first_of_pod)?, "{row}");
-    ensure!(taken_by(&pod.actor()?)? == 15001);
+    ensure!(accepted_by(&pod.actor()?)? == 15001);
     Ok(())
 }
 
@@ -181,10 +181,10 @@ fn a_namespace_that_the_pod_has_made_is_not_enrolled() -> Result<()> {
     node.soon("shop/web", is("waiting", &reason))?;
     ensure!(node.places().map("POD_BY_NETNS")?.is_empty());
     let _sidecar = sidecar::start(&container(&pod, "cri-containerd-proxy.scope")?, &[])?;
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     let client = pod.actor()?;
     // It is in the pod's namespace once it answers.
-    ensure!(taken_by(&client)? == 15001);
+    ensure!(accepted_by(&client)? == 15001);
     let row = node.places().pod("shop/web")?.context("the pod")?;
     let inode = format!("net:[{}]", row["netns"]["inode"]);
     let pods = netns_of(client.pid())?;
@@ -206,11 +206,11 @@ fn of_several_namespaces_none_is_the_pods_for_certain() -> Result<()> {
     let app = container(&pod, "cri-containerd-app.scope")?.actor()?;
     let pids = format!("its processes {} and {}", sidecar.pid(), first.id());
     node.soon("shop/web", is("partial", &pids))?;
-    ensure!(taken_by(&app)? == 15001);
+    ensure!(accepted_by(&app)? == 15001);
     // A process that ends is noticed in a later turn.
     drop(first);
     node.places().wait_pod("shop/web", is("enrolled", ""))?;
-    ensure!(taken_by(&app)? == 15001);
+    ensure!(accepted_by(&app)? == 15001);
     Ok(())
 }
 
@@ -223,7 +223,7 @@ fn a_process_cannot_take_its_pod_out() -> Result<()> {
     let pid = oldest.id();
     let before = netns_of(pid)?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
-    node.is_taken("shop/web", true)?;
+    node.wait_enrollment("shop/web", true)?;
     let _sidecar = sidecar::start(&pod, &[])?;
     let client = pod.actor()?;
 
@@ -244,7 +244,7 @@ fn a_process_cannot_take_its_pod_out() -> Result<()> {
         );
         let evil = node.places().pod("shop/a-evil")?.unwrap_or_default();
         ensure!(evil["state"] == "waiting", "{evil}");
-        ensure!(taken_by(&client)? == 15001);
+        ensure!(accepted_by(&client)? == 15001);
         Ok(())
     };
     settled(&node)?;

@@ -17,7 +17,7 @@ use lab::{
 };
 use serde_json::{Value, json};
 
-use crate::fixture::{nothing_is_left, start_agent};
+use crate::fixture::{nothing_remains, start_agent};
 
 /// The pods that the articles show, by the version of Istio that injected them, and a native sidecar;
 /// with the dialect that evaluates each.
@@ -72,10 +72,10 @@ fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static st
 /// Longest time for anything that concerns all pods. It takes about two seconds.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Processor time of an idle agent, in percent. The dev profile's build needs about 1.
-const MOST_IDLE_CPU: f64 = 10.0;
+const MAX_IDLE_CPU: f64 = 10.0;
 /// With 240 pods that wait for their first process, and containers of another that start. The dev profile's build needs 13 in
 /// the first minute, and 104 where each cgroup that is made is a reason to look for all of them.
-const MOST_WAITING_CPU: f64 = 50.0;
+const MAX_WAITING_CPU: f64 = 50.0;
 
 kernel_test!(pods_250);
 fn pods_250() -> Result<()> {
@@ -139,8 +139,8 @@ fn pods_250() -> Result<()> {
         ensure!(took < LONGEST, "{what}: after {took:?}");
     }
     ensure!(resident < 60 * 1024, "{resident} KiB");
-    ensure!(idle_cpu < MOST_IDLE_CPU, "{idle_cpu:.2} % when idle");
-    nothing_is_left(places)
+    ensure!(idle_cpu < MAX_IDLE_CPU, "{idle_cpu:.2} % when idle");
+    nothing_remains(places)
 }
 
 kernel_test!(pods_that_wait_cost_little);
@@ -174,7 +174,7 @@ fn pods_that_wait_cost_little() -> Result<()> {
         measured.join().expect("it does not panic")
     })?;
     println!("{PODS} waiting pods: {cpu:.2} % of a processor");
-    ensure!(cpu < MOST_WAITING_CPU, "{cpu:.2} %");
+    ensure!(cpu < MAX_WAITING_CPU, "{cpu:.2} %");
     Ok(())
 }
 

@@ -58,7 +58,7 @@ fn sandboxed_pods_are_rejected() -> Result<()> {
     node.soon("shop/web", is("rejected", "gvisor"))?;
     node.api.delete("Pod", "shop", "web")?;
     node.api.apply(injected("web", &pod.uid))?;
-    node.is_taken("shop/web", true)
+    node.wait_enrollment("shop/web", true)
 }
 
 /// A change to an injected pod.

@@ -63,7 +63,7 @@ fn uninstall(api: &ApiServer) -> Result<()> {
     delete(api, "ConfigMap")
 }
 
-/// Waits until the agent knows both objects: it watches them, so it has listed them.
+/// Waits until the agent has both objects: it watches them, so it has listed them.
 fn wait_watched(api: &ApiServer) -> Result<()> {
     let watches = |group, resource| {
         let verb = "watch";
@@ -246,7 +246,7 @@ fn a_void_token_is_no_uninstall_and_others_are_used() -> Result<()> {
         "{log}"
     );
     ensure!(pins.exists(), "{log}");
-    // With the credentials that it has read it would go on for ever.
+    // With the credentials that it has read it would continue for ever.
     api.revoke(false);
     api.forget_requests();
     let mut agent = Agent::start_with(lab.places(), &extra)?;

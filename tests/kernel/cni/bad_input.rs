@@ -16,7 +16,7 @@ fn bad_input() -> Result<()> {
     let netns = lab.outside().path();
     let config = json!({
         "cniVersion": "1.0.0", "name": "n", "type": "sidetrack-cni",
-        "socket": lab.dir().join("nobody"), "timeoutSeconds": 1, "prevResult": {"cniVersion": "1.0.0"},
+        "socket": lab.dir().join("no-socket"), "timeoutSeconds": 1, "prevResult": {"cniVersion": "1.0.0"},
     });
     bad_configurations(&config, &netns)?;
     let config = config.to_string().into_bytes();

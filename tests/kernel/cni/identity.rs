@@ -15,7 +15,7 @@ use super::collect;
 use crate::fixture::at;
 
 kernel_test!(an_unknown_namespace);
-/// A pod of a namespace the agent does not know yet: it may be labeled either way.
+/// A pod of a namespace that the agent has not seen yet: it may be labeled either way.
 fn an_unknown_namespace() -> Result<()> {
     let mut node = Node::new()?;
     let uid = node.lab.uid(1);

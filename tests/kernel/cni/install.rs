@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{node::Node, wait::eventually};
 use serde_json::Value;
 
-kernel_test!(the_plugin_is_kept_and_taken_away);
-fn the_plugin_is_kept_and_taken_away() -> Result<()> {
+kernel_test!(the_plugin_is_kept_and_removed);
+fn the_plugin_is_kept_and_removed() -> Result<()> {
     let mut node = Node::new()?;
     let list = node.runtime.list();
     let ours = fs::read_to_string(&list)?;
@@ -24,7 +24,7 @@ fn the_plugin_is_kept_and_taken_away() -> Result<()> {
         fs::read_to_string(&list)?
             .contains("\"excludeNamespaces\":[\"kube-system\",\"sidetrack-system\"]")
     );
-    // What cannot be read is a problem that people see, and is left alone.
+    // What cannot be read is a problem that people see, and stays untouched.
     fs::write(&list, "{")?;
     eventually(Duration::from_secs(5), || {
         ensure!(
@@ -43,8 +43,11 @@ fn the_plugin_is_kept_and_taken_away() -> Result<()> {
     node.wait_plugin(true)?;
     node.runtime.install(&node.lab, &["--remove"])?;
     node.wait_plugin(false)?;
-    let left: Value = serde_json::from_str(&fs::read_to_string(&list)?)?;
-    ensure!(left == serde_json::from_str::<Value>(&theirs)?, "{left}");
+    let remaining: Value = serde_json::from_str(&fs::read_to_string(&list)?)?;
+    ensure!(
+        remaining == serde_json::from_str::<Value>(&theirs)?,
+        "{remaining}"
+    );
     ensure!(!fs::exists(format!(
         "{}/sidetrack-cni",
         node.runtime.bin()

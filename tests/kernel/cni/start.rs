@@ -7,7 +7,7 @@ use lab::{agent::is, injected::injected, node::Node};
 use serde_json::{Value, json};
 
 use super::status;
-use crate::fixture::nothing_is_left;
+use crate::fixture::nothing_remains;
 
 kernel_test!(pods_start_intercepted);
 fn pods_start_intercepted() -> Result<()> {
@@ -52,7 +52,7 @@ fn pods_start_intercepted() -> Result<()> {
             .wait_pod(&format!("shop/{name}"), is("waiting", ""))?;
         node.api.delete("Pod", "shop", &name)?;
     }
-    nothing_is_left(node.places())?;
+    nothing_remains(node.places())?;
     node.end()
 }
 

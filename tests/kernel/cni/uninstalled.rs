@@ -236,7 +236,7 @@ fn cleanup_takes_the_entry_away() -> Result<()> {
     // Another agent's.
     let mut other = node.places().clone();
     other.socket = node.lab.dir().join("other.sock");
-    let left = other.json(&[
+    let planned = other.json(&[
         "cleanup",
         "--dry-run",
         "--cni-conf-dir",
@@ -245,8 +245,8 @@ fn cleanup_takes_the_entry_away() -> Result<()> {
         "json",
     ])?;
     ensure!(
-        left["plugin"] == json!([]) && left["left"] == list,
-        "{left}"
+        planned["plugin"] == json!([]) && planned["left"] == list,
+        "{planned}"
     );
     let removed = places.json(&["cleanup", "--cni-conf-dir", &conf, "-o", "json"])?;
     ensure!(removed["plugin"] == list, "{removed}");

@@ -144,7 +144,7 @@ impl DnsFixture {
         Ok(())
     }
 
-    fn nothing_has_left(&self) -> Result<()> {
+    fn nothing_was_sent(&self) -> Result<()> {
         for command in COMMANDS {
             let listed = self.in_pod(&[command, "-t", "mangle", "-nvxL", "POSTROUTING"])?;
             let last = listed.lines().last().context("the rule")?;
@@ -178,7 +178,7 @@ fn same_as_iptables(arguments: &[&str], with_target: bool, others: &[[&str; 2]])
     dns.enroll(&manifest)?;
     dns.count_leaving()?;
     let ours = dns.all_queries(with_target)?;
-    dns.nothing_has_left()?;
+    dns.nothing_was_sent()?;
     let mut differing = Vec::new();
     for (number, (oracle, ours)) in oracle.iter().zip(&ours).enumerate() {
         let (family, is_served) = (number % 2, number / 2 == 1);

@@ -61,7 +61,7 @@ print(right)
     let said = dns.script(SCRIPT, &[&SOCKETS.to_string(), VIP[0], OTHER[0]])?;
     ensure!(said == SOCKETS.to_string(), "{said} of {SOCKETS}");
     // What the sockets held is free again, and connections have their room.
-    ensure!(dns.fixture.taken_by()? == 15001);
+    ensure!(dns.fixture.accepted_by()? == 15001);
     let usage = dns.fixture.agent.places.json(&["status", "-o", "json"])?;
     ensure!(usage["problems"] == serde_json::json!([]), "{usage}");
     Ok(())
@@ -79,7 +79,7 @@ fn a_resolv_conf_that_hangs_delays_nothing() -> Result<()> {
     thread::sleep(Duration::from_secs(3));
     let status = places.json(&["status", "-o", "json"])?;
     ensure!(status["problems"] == serde_json::json!([]), "{status}");
-    ensure!(dns.fixture.taken_by()? == 15001);
+    ensure!(dns.fixture.accepted_by()? == 15001);
     let took = dns.fixture.agent.end(Signal::SIGTERM)?;
     ensure!(took < Duration::from_secs(5), "{took:?}");
     drop(hanging);
@@ -90,7 +90,7 @@ kernel_test!(a_resolv_conf_that_never_rests_is_followed_at_a_measured_pace);
 fn a_resolv_conf_that_never_rests_is_followed_at_a_measured_pace() -> Result<()> {
     const TIME: Duration = Duration::from_secs(8);
     /// It is read once a second.
-    const MOST_CHANGES: u32 = 8 + 2;
+    const MAX_CHANGES: u32 = 8 + 2;
     let dns = DnsFixture::new(&[VIP[0]])?;
     dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
     let places = &dns.fixture.agent.places;
@@ -111,7 +111,7 @@ fn a_resolv_conf_that_never_rests_is_followed_at_a_measured_pace() -> Result<()>
             while start.elapsed() < TIME {
                 policies.push(places.whole_pod("test/app")?.policy_id);
                 // The agent answers, and TCP is captured all the while.
-                ensure!(dns.fixture.taken_by()? == 15001);
+                ensure!(dns.fixture.accepted_by()? == 15001);
                 thread::sleep(Duration::from_millis(50));
             }
             Ok(())
@@ -123,15 +123,15 @@ fn a_resolv_conf_that_never_rests_is_followed_at_a_measured_pace() -> Result<()>
     })?;
     policies.dedup();
     let changes = policies.len() as u32;
-    ensure!((2..=MOST_CHANGES).contains(&changes), "{changes} changes");
+    ensure!((2..=MAX_CHANGES).contains(&changes), "{changes} changes");
     // The last word counts.
     dns.write_resolv_conf(&[OTHER[0]])?;
     dns.wait_port(OTHER[0], CAPTURE)?;
     dns.wait_port(VIP[0], DNS).map(drop)
 }
 
-kernel_test!(an_answer_from_another_address_is_not_taken_for_the_servers);
-fn an_answer_from_another_address_is_not_taken_for_the_servers() -> Result<()> {
+kernel_test!(an_answer_from_another_address_is_not_accepted);
+fn an_answer_from_another_address_is_not_accepted() -> Result<()> {
     /// Answers queries from another port, or from another address.
     const SERVER: &str = r#"
 import socket

@@ -43,7 +43,7 @@ fn a_resolv_conf_that_cannot_be_read_changes_nothing() -> Result<()> {
         std::thread::sleep(Duration::from_secs(3));
         dns.wait_port(VIP[0], CAPTURE)
             .with_context(|| what.to_owned())?;
-        ensure!(dns.fixture.taken_by()? == 15001);
+        ensure!(dns.fixture.accepted_by()? == 15001);
         fs::remove_file(&path)?;
         Ok(())
     };

@@ -118,7 +118,7 @@ fn resolvers(dir: &Path) -> Result<Vec<Resolver>> {
     ])
 }
 
-/// A server that knows [`NAME`] and [`LARGE`], at addresses of a network namespace.
+/// A server that has [`NAME`] and [`LARGE`], at addresses of a network namespace.
 fn dnsmasq(
     place: &PodNet,
     (user, port): (u32, u16),
@@ -140,7 +140,7 @@ fn dnsmasq(
         "--pid-file=".to_owned(),
         "--user=root".to_owned(),
         "--log-facility=-".to_owned(),
-        // What it does not know is not there.
+        // What it does not have does not exist.
         "--local=/example/".to_owned(),
         format!("--addn-hosts={}", hosts.display()),
         format!("--port={port}"),

@@ -11,7 +11,7 @@ use crate::fixture::{VIP, at};
 
 /// Asks one server after the other by one socket, which is connected to each. Prints for each where the answer came
 /// from and the socket's peer.
-const CONNECTED_AGAIN: &str = "
+const RECONNECTED: &str = "
 import socket, sys
 servers = [(server, 53) for server in sys.argv[1:]]
 family = socket.AF_INET6 if ':' in servers[0][0] else socket.AF_INET
@@ -36,7 +36,7 @@ fn a_socket_may_be_connected_again() -> Result<()> {
     for family in [0, 1] {
         let servers = [VIP[family], super::OTHER[family], VIP[family]];
         let python = Path::new("/usr/bin/python3");
-        let arguments = [&["-c", CONNECTED_AGAIN], &servers[..]].concat();
+        let arguments = [&["-c", RECONNECTED], &servers[..]].concat();
         let pod = &dns.fixture.pod;
         let output = pod.command(APP.uid, python, &arguments).output()?;
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();

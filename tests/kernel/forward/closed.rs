@@ -31,13 +31,13 @@ fn a_pod_that_does_not_forward_captures_the_same() -> Result<()> {
                 "{annotations:?}: {error:#}"
             );
         }
-        ensure!(pod.fixture.taken_by()? == 15001, "the pod's own");
+        ensure!(pod.fixture.accepted_by()? == 15001, "the pod's own");
     }
     Ok(())
 }
 
 kernel_test!(a_pod_that_does_not_forward_drops_the_rest);
-/// What no rule captures is dropped, as without sidetrack: no listener of the pod gets it, and nobody answers.
+/// What no rule captures is dropped, as without sidetrack: no listener of the pod gets it, and no process answers.
 fn a_pod_that_does_not_forward_drops_the_rest() -> Result<()> {
     let pod = Forwarding::new()?;
     // It listens on an excluded port as well.

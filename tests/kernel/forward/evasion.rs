@@ -148,7 +148,7 @@ fn packets_that_are_hard_to_read_are_captured() -> Result<()> {
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
     pod.fixture.enroll(&[])?;
     pod.wait_programs(2)?;
-    // The pod and the machine know each other from here on.
+    // The pod and the machine have each other's address from here on.
     for family in [0, 1] {
         let (machine, service) = (MACHINE[family], SERVICE[family]);
         check(pod.leave(ip(service), 80)?, 15006, machine, service, 80)?;

@@ -44,7 +44,7 @@ fn only_what_passes_through_makes_listeners_transparent() -> Result<()> {
         pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
         pod.wait_programs(2)?;
         // The pod's own connections, in and out, need none.
-        ensure!(pod.fixture.taken_by()? == 15001);
+        ensure!(pod.fixture.accepted_by()? == 15001);
         let own = pod.enter(ip(POD[0]), 80)?;
         ensure!(own.is_ok_and(|own| own.accepted_by == 15006));
         ensure!(transparent(&pod)?.is_empty(), "{:?}", transparent(&pod)?);

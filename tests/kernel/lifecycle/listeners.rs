@@ -70,7 +70,7 @@ fn listener_groups_shrink() -> Result<()> {
         ensure!(inbound()? == 15006);
         sidecar.close(id, worker)?;
     }
-    // A closed worker's share of the connections goes to the others.
+    // A closed worker's connections go to the others.
     for _ in 0..10 {
         ensure!(inbound()? == 15006);
     }

@@ -42,7 +42,7 @@ fn every_kind_of_list() -> Result<()> {
     };
     // includeOutboundPorts, against includeOutboundIPRanges that hold nothing.
     enroll(&[(&istio("includeOutboundIPRanges"), "")], &[])?;
-    ensure!(fixture.taken_by()? == 80, "no range is included");
+    ensure!(fixture.accepted_by()? == 80, "no range is included");
     enroll(
         &[
             (&istio("includeOutboundIPRanges"), ""),
@@ -50,14 +50,14 @@ fn every_kind_of_list() -> Result<()> {
         ],
         &[],
     )?;
-    ensure!(fixture.taken_by()? == 15001, "the port is included");
+    ensure!(fixture.accepted_by()? == 15001, "the port is included");
     // excludeInterfaces, both ways.
     enroll(&[(&istio("excludeInterfaces"), "eth1")], &[])?;
-    ensure!(fixture.taken_by()? == 15001, "eth0 is not excluded");
+    ensure!(fixture.accepted_by()? == 15001, "eth0 is not excluded");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
     ensure!(by_eth1.is_err(), "eth1 has no server: {by_eth1:?}");
     enroll(&[(&istio("excludeInterfaces"), "net+,eth0+")], &[])?;
-    ensure!(fixture.taken_by()? == 80, "eth0 is excluded");
+    ensure!(fixture.accepted_by()? == 80, "eth0 is excluded");
     ensure!(inbound(80)? == 80, "and what arrives there");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
     ensure!(
@@ -71,11 +71,17 @@ fn every_kind_of_list() -> Result<()> {
     const GROUPS: &str = "ISTIO_OUTBOUND_OWNER_GROUPS";
     const EXCLUDED_GROUPS: &str = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE";
     enroll(&[], &[(EXCLUDED_GROUPS, "1000")])?;
-    ensure!(fixture.taken_by()? == 80, "the app's group is excluded");
+    ensure!(fixture.accepted_by()? == 80, "the app's group is excluded");
     enroll(&[], &[(GROUPS, "2000")])?;
-    ensure!(fixture.taken_by()? == 80, "the app's group is not included");
+    ensure!(
+        fixture.accepted_by()? == 80,
+        "the app's group is not included"
+    );
     enroll(&[], &[(GROUPS, "2000,1000")])?;
-    ensure!(fixture.taken_by()? == 15001, "the app's group is included");
+    ensure!(
+        fixture.accepted_by()? == 15001,
+        "the app's group is included"
+    );
     // Rules by an older Istio.
     enroll(&[("sidetrack.dev/dialect", "1.8")], &[])?;
     let ssh = fixture

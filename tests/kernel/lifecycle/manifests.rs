@@ -14,14 +14,14 @@ use lab::{
     wait::eventually,
 };
 
-use crate::fixture::{PodFixture, nothing_is_left};
+use crate::fixture::{PodFixture, nothing_remains};
 
 kernel_test!(manifests_take_effect_within_a_second);
 fn manifests_take_effect_within_a_second() -> Result<()> {
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     ensure!(
-        fixture.taken_by()? == 80,
+        fixture.accepted_by()? == 80,
         "a pod that is not enrolled is untouched"
     );
     let second = Duration::from_secs(1);
@@ -30,15 +30,15 @@ fn manifests_take_effect_within_a_second() -> Result<()> {
         Ok(())
     };
     fixture.lab.write_pod("app", &fixture.pod, &[])?;
-    in_time(fixture.wait_taken_by(15001)?, "adding")?;
+    in_time(fixture.wait_accepted_by(15001)?, "adding")?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "80")];
     fixture.lab.write_pod("app", &fixture.pod, &excluded)?;
-    in_time(fixture.wait_taken_by(80)?, "changing")?;
+    in_time(fixture.wait_accepted_by(80)?, "changing")?;
     fixture.lab.write_pod("app", &fixture.pod, &[])?;
-    in_time(fixture.wait_taken_by(15001)?, "changing back")?;
+    in_time(fixture.wait_accepted_by(15001)?, "changing back")?;
     fixture.lab.remove_manifest("app")?;
-    in_time(fixture.wait_taken_by(80)?, "deleting")?;
-    nothing_is_left(&fixture.agent.places)
+    in_time(fixture.wait_accepted_by(80)?, "deleting")?;
+    nothing_remains(&fixture.agent.places)
 }
 
 kernel_test!(large_manifests_delay_no_small_one);
@@ -121,6 +121,6 @@ fn a_wrong_path_keeps_a_live_pod() -> Result<()> {
         .agent
         .places
         .wait_pod("test/app", is("enrolled", "/run/netns/typo"))?;
-    ensure!(fixture.taken_by()? == 15001, "it is still intercepted");
+    ensure!(fixture.accepted_by()? == 15001, "it is still intercepted");
     fixture.lab.enroll_manifest("app", &good)
 }

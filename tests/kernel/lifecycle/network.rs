@@ -78,7 +78,7 @@ fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
     lab.enroll_manifest("app", &single)?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     let client = pod.actor()?;
-    // IPv6 is left alone, and answers as without rules.
+    // IPv6 is not redirected, and answers as without rules.
     let own = at("fd77::2", 80);
     let proxy = client.connect(&PROXY, own)?;
     ensure!(proxy.accepted_by == 80, "{proxy:?}");
@@ -95,7 +95,10 @@ fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
     let proxy = client.connect(&PROXY, own)?;
     ensure!(proxy.accepted_by == 15006, "{proxy:?}");
     lab.release("app")?;
-    let left = pod.ip("-6 address show dev lo")?;
-    ensure!(!left.contains("::6/128"), "::6 is removed again: {left}");
+    let remaining = pod.ip("-6 address show dev lo")?;
+    ensure!(
+        !remaining.contains("::6/128"),
+        "::6 is removed again: {remaining}"
+    );
     Ok(())
 }

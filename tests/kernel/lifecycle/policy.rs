@@ -10,7 +10,7 @@ use lab::{
     wait::eventually,
 };
 
-use crate::fixture::{PodFixture, at, nothing_is_left};
+use crate::fixture::{PodFixture, at, nothing_remains};
 
 kernel_test!(leaving_keeps_established_connections);
 fn leaving_keeps_established_connections() -> Result<()> {
@@ -22,22 +22,22 @@ fn leaving_keeps_established_connections() -> Result<()> {
         held.is_ok_and(|held| held.accepted_by == 15001),
         "the first is redirected"
     );
-    let names = fixture.client.again()?;
+    let names = fixture.client.reread_names()?;
     fixture.lab.remove_manifest("app")?;
-    fixture.wait_taken_by(80)?;
+    fixture.wait_accepted_by(80)?;
     ensure!(
         fixture.client.echo()? == 1,
         "the established connection continues"
     );
     // Longer than it takes until what is out of use is removed.
     thread::sleep(Duration::from_secs(5));
-    let now = fixture.client.again()?;
+    let now = fixture.client.reread_names()?;
     ensure!(now == names, "{names:?} became {now:?}");
     let destinations = || fixture.agent.places.map("DESTINATIONS");
     ensure!(destinations()?.len() == 1, "{:?}", destinations()?);
     let again = fixture.pod.actor()?;
     drop(std::mem::replace(&mut fixture.client, again));
-    nothing_is_left(&fixture.agent.places)
+    nothing_remains(&fixture.agent.places)
 }
 
 kernel_test!(policy_changes_apply_to_new_connections);
@@ -59,8 +59,8 @@ fn policy_changes_apply_to_new_connections() -> Result<()> {
     ];
     for (annotations, by) in policies {
         fixture.enroll(annotations)?;
-        let taken_by = fixture.taken_by()?;
-        ensure!(taken_by == by, "{annotations:?}: {taken_by}");
+        let accepted_by = fixture.accepted_by()?;
+        ensure!(accepted_by == by, "{annotations:?}: {accepted_by}");
     }
     ensure!(
         fixture.client.echo()? == 1,

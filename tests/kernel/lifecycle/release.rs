@@ -18,7 +18,7 @@ use lab::{
 };
 use sidetrack_common::{count::RuleCounts, names};
 
-use crate::fixture::{POD, PodFixture, VIP, at, nothing_is_left};
+use crate::fixture::{POD, PodFixture, VIP, at, nothing_remains};
 
 /// Empty between two connections.
 const MOMENTARY: [&str; 2] = [names::HANDSHAKES, names::HANDSHAKE_COUNT];
@@ -108,7 +108,7 @@ impl Pods {
                 continue;
             }
             let rows = self.fixture.agent.places.map(map)?;
-            ensure!(!rows.is_empty(), "{map} has no row: nothing would be left");
+            ensure!(!rows.is_empty(), "{map} has no row: nothing could remain");
         }
         Ok(())
     }
@@ -136,22 +136,25 @@ impl Pods {
                 scope.spawn(|| traffic(&fixture.client, &outbound, 15001)),
                 scope.spawn(|| traffic(&fixture.outside, &inbound, 15006)),
             ];
-            let left = self
+            let outcome = self
                 .wait_counted()
                 .and_then(|()| self.have_every_kind_of_row())
                 .and_then(|()| leave(self))
                 // Still under traffic, which is untouched now.
-                .and_then(|()| nothing_is_left(&fixture.agent.places));
+                .and_then(|()| nothing_remains(&fixture.agent.places));
             done.store(true, Ordering::Relaxed);
             for thread in threads {
                 thread
                     .join()
                     .map_err(|_| anyhow!("the traffic panicked"))??;
             }
-            left
+            outcome
         })?;
-        ensure!(fixture.taken_by()? == 80, "its connections are untouched");
-        nothing_is_left(&fixture.agent.places)
+        ensure!(
+            fixture.accepted_by()? == 80,
+            "its connections are untouched"
+        );
+        nothing_remains(&fixture.agent.places)
     }
 
     /// Waits until connections of both directions have been counted.
@@ -213,14 +216,14 @@ fn accepted_connections_have_their_destination_while_the_pod_leaves() -> Result<
     let out = enrolled.labeled(LABEL, "disabled");
     fixture.lab.write_manifest("app", &out)?;
     places.wait_rows(names::POD_BY_NETNS, 0)?;
-    for (again, address) in outside.again()?.into_iter().zip(POD) {
-        let again = again.map_err(|errno| anyhow!("errno {errno}"))?;
+    for (names, address) in outside.reread_names()?.into_iter().zip(POD) {
+        let names = names.map_err(|errno| anyhow!("errno {errno}"))?;
         let to = at(address, 80);
-        let server = &again.server;
+        let server = &names.server;
         let original = [&server.original_v4, &server.original_v6];
-        ensure!(original.contains(&&Ok(to)), "{again:?}");
+        ensure!(original.contains(&&Ok(to)), "{names:?}");
     }
-    // Then nothing of it is left.
+    // Then nothing of it remains.
     places.wait_rows(names::DESTINATIONS_BY_POD, 0)
 }
 

@@ -71,10 +71,10 @@ fn change(fixture: &PodFixture, maps: &Maps, port: usize) -> Result<()> {
         last_used = now;
         ensure!(start.elapsed() < SOON_AFTER, "the policy does not change");
     }
-    let left = loop {
-        let left = rows(maps, old)?;
-        if left != before {
-            break left;
+    let remaining = loop {
+        let remaining = rows(maps, old)?;
+        if remaining != before {
+            break remaining;
         }
         ensure!(
             last_used.elapsed() < SOON_AFTER,
@@ -85,7 +85,7 @@ fn change(fixture: &PodFixture, maps: &Maps, port: usize) -> Result<()> {
     let stayed = last_used.elapsed();
     ensure!(
         stayed >= GRACE,
-        "policy {old} had {left} of {before} rows {stayed:?} after its last use"
+        "policy {old} had {remaining} of {before} rows {stayed:?} after its last use"
     );
     eventually(SOON_AFTER, || {
         ensure!(rows(maps, old)? == 0, "rows of policy {old} stay");

@@ -1,7 +1,7 @@
 //! Envoy with the listeners that Kuma's and Consul's dataplanes give it.
 //!
-//! A destination that Envoy knows goes to another port than the one that was dialed, so that the port says whether Envoy
-//! was there, and whether it was told the exact destination.
+//! A destination that Envoy has goes to another port than the one that was dialed, so that the port says whether Envoy
+//! was there, and whether it received the exact destination.
 
 use std::{fs, path::Path};
 
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use super::{CONSUL, KUMA, dialed, enroll};
 use crate::fixture::{POD, PodFixture, VIP, at};
 
-/// Where Envoy sends what it knows, outside and in the pod.
+/// Where Envoy sends its own destinations, outside and in the pod.
 const KNOWN_OUTSIDE: u16 = 81;
 const APP_PORT: u16 = 8080;
-/// A destination outside that Envoy does not know.
+/// A destination outside that Envoy does not have.
 const OTHER: u16 = 443;
 
 /// Starts Envoy in the pod, as the proxy's user.

@@ -52,10 +52,10 @@ fn a_recreated_cgroup_is_followed() -> Result<()> {
     })?;
     was_repaired(&fixture, "attached all hooks to", 1..=1)?;
     // Both ends of what was open, of which the sockets belong to the cgroup that is gone.
-    for again in fixture.client.again()? {
-        let again = again.map_err(|errno| anyhow!("errno {errno}"))?;
-        ensure!(again.client.peer == at(VIP, 80), "{again:?}");
-        ensure!(again.server.original_v4 == Ok(at(VIP, 80)), "{again:?}");
+    for names in fixture.client.reread_names()? {
+        let names = names.map_err(|errno| anyhow!("errno {errno}"))?;
+        ensure!(names.client.peer == at(VIP, 80), "{names:?}");
+        ensure!(names.server.original_v4 == Ok(at(VIP, 80)), "{names:?}");
     }
     ensure!(fixture.client.echo()? == 1);
     Ok(())

@@ -1,4 +1,4 @@
-//! Programs of others at the same hooks are reported and left alone.
+//! Programs of others at the same hooks are reported and stay untouched.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ fn foreign_programs_are_reported() -> Result<()> {
     let late = attach("tst_late", bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
     let words = ["tst_late", "connect4", "runs after sidetrack's"];
     fixture.wait("the late one", || reported(&fixture, &words))?;
-    works(&fixture).context("it does nothing, and is left alone")?;
+    works(&fixture).context("it does nothing, and stays untouched")?;
     let cgroup = fs::File::open(&fixture.lab.places().cgroup)?;
     let attached =
         sys::attached_programs(cgroup.as_fd(), bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;

@@ -73,13 +73,13 @@ fn routes_and_interfaces_are_written_again() -> Result<()> {
 
 /// The agent looks for listeners every two seconds. One that is lost after such a look is searched for at
 /// once, one that was never seen less and less often.
-const A_LOOK: Duration = Duration::from_millis(2500);
+const CHECKED_AFTER: Duration = Duration::from_millis(2500);
 
 kernel_test!(listeners_are_found_again);
 fn listeners_are_found_again() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let maps = maps(&fixture)?;
-    thread::sleep(A_LOOK);
+    thread::sleep(CHECKED_AFTER);
     let keys = maps.listeners.keys()?;
     ensure!(!keys.is_empty(), "a listener is known");
     for key in &keys {
@@ -88,7 +88,7 @@ fn listeners_are_found_again() -> Result<()> {
     fixture.wait("the listeners", || Ok(!maps.listeners.keys()?.is_empty()))?;
     works(&fixture)?;
     // Those of one family.
-    thread::sleep(A_LOOK);
+    thread::sleep(CHECKED_AFTER);
     let (v4, others): (Vec<_>, Vec<_>) = maps
         .listeners
         .keys()?

@@ -101,7 +101,7 @@ fn policies_are_written_again() -> Result<()> {
     let maps = maps(&fixture)?;
     let id = u32::try_from(fixture.policy_id()?.as_u64().context("a policy")?)?;
     // The policy before keeps its rows for a moment.
-    fixture.wait("one policy is left", || Ok(maps.policies.keys()? == [id]))?;
+    fixture.wait("one policy remains", || Ok(maps.policies.keys()? == [id]))?;
     let ports = maps.ports.rows()?;
     let ranges = maps.ranges.rows()?;
     let owners = maps.owners.rows()?;

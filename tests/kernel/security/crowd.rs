@@ -30,7 +30,7 @@ const SOON: Duration = Duration::from_secs(1);
 const SHOWN: Duration = Duration::from_millis(2000 + 1500);
 /// Nothing takes longer than this, so that what is too slow is measured as well.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
-/// For so long the agent's processor time is measured.
+/// For this time the agent's processor time is measured.
 const IDLE: Duration = Duration::from_secs(10);
 /// How often the agent may read while another pod is enrolled, beyond what it does without a crowd.
 const MAX_READS: u64 = 200;
@@ -57,7 +57,7 @@ fn enroll(node: &mut ClusterFixture, name: &str, number: u8) -> Result<(Duration
 }
 
 /// Processor time of an idle agent, in percent.
-fn idle_share(agent: &Agent) -> Result<f64> {
+fn idle_usage(agent: &Agent) -> Result<f64> {
     let before = agent.cpu_time()?;
     thread::sleep(IDLE);
     Ok((agent.cpu_time()? - before).as_secs_f64() / IDLE.as_secs_f64() * 100.0)
@@ -82,7 +82,7 @@ fn processes_without_number() -> Result<()> {
     let before = reads(&node.agent)?;
     let (alone, first, _) = enroll(&mut node, "first", 3)?;
     let alone_reads = reads(&node.agent)? - before;
-    let alone_share = idle_share(&node.agent)?;
+    let alone_usage = idle_usage(&node.agent)?;
 
     crowd.sleepers(count)?;
     let health = Health::ask(address);
@@ -90,14 +90,14 @@ fn processes_without_number() -> Result<()> {
     let (beside, second, _) = enroll(&mut node, "second", 4)?;
     let beside_reads = reads(&node.agent)? - before;
     let answers = health.end();
-    let share = idle_share(&node.agent)?;
-    // Somebody of the node is in the crowd's network.
+    let usage = idle_usage(&node.agent)?;
+    // A process of the node is in the crowd's network.
     let outside = Actor::start(&hostile.netns, &cgroup_root()?)?;
     let text = format!("process {} ", outside.pid());
     let is_shown = || -> Result<bool> { Ok(node.places().problems()?.contains(&text)) };
     let shown = until(WAIT_TIMEOUT, "it is as wanted", is_shown);
     println!(
-        "{count} processes: another pod after {beside:?} with {beside_reads} reads (without them {alone:?}, {alone_reads} reads); idle agent {share:.2} % of a processor ({alone_share:.2} %); foreign process shown after {shown:?}; /healthz {answers:?}"
+        "{count} processes: another pod after {beside:?} with {beside_reads} reads (without them {alone:?}, {alone_reads} reads); idle agent {usage:.2} % of a processor ({alone_usage:.2} %); foreign process shown after {shown:?}; /healthz {answers:?}"
     );
     drop((first, second, outside, crowd));
     ensure!(beside < SOON);

@@ -106,13 +106,13 @@ fn descriptors_without_number() -> Result<()> {
 kernel_test!(addresses_without_number);
 fn addresses_without_number() -> Result<()> {
     /// What one pod may have, and the two rows for everything.
-    const SHARE: usize = 2048 + 2;
+    const MAX_ROWS: usize = 2048 + 2;
     let addresses = 9_000 * scale();
     let mut fixture = PodFixture::new()?;
     let health = Health::watch(&mut fixture)?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     fixture.enroll(&[])?;
-    ensure!(fixture.taken_by()? == 15001);
+    ensure!(fixture.accepted_by()? == 15001);
     fixture.agent.reset_peak_memory()?;
 
     let mut batch = String::new();
@@ -138,7 +138,7 @@ fn addresses_without_number() -> Result<()> {
         "{pod}"
     );
     let rows = fixture.agent.places.map("ROUTE_BY_POD")?.len();
-    ensure!(rows <= SHARE, "{rows} rows");
+    ensure!(rows <= MAX_ROWS, "{rows} rows");
 
     let other = enroll_another(&mut fixture, "other", 3)?;
     let flapping = start_loop(
@@ -161,7 +161,7 @@ fn addresses_without_number() -> Result<()> {
         .pod
         .ip("route flush table local root 11.0.0.0/8")
         .map_err(|error| anyhow!("{error:#}"))?;
-    fixture.wait_taken_by(15001)?;
+    fixture.wait_accepted_by(15001)?;
     Ok(())
 }
 

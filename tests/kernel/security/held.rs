@@ -121,7 +121,7 @@ kernel_test!(sockets_passed_to_others);
 /// A socket belongs to the namespace, the cgroup and the user it was created in.
 ///
 /// Not promised: a socket that a process of the pod's network namespace creates while it is outside of the
-/// cgroup with the hooks. It has no hooks, whoever connects it. Only root on the node can make such a process,
+/// cgroup with the hooks. It has no hooks, whichever process connects it. Only root on the node can make such a process,
 /// and the agent shows its pod as `partial`.
 fn sockets_passed_to_others() -> Result<()> {
     let (fixture, _sidecar) = pod()?;
@@ -206,7 +206,7 @@ fn no_handshakes(fixture: &PodFixture) -> Result<()> {
 }
 
 kernel_test!(self_connections);
-/// The kernel tells the hooks that such a socket has accepted a connection, which it also began.
+/// The kernel informs the hooks that such a socket has accepted a connection, which it also began.
 fn self_connections() -> Result<()> {
     let fixture = PodFixture::new()?;
     fixture.enroll(&[])?;

@@ -44,7 +44,7 @@ fn metrics_expose_nothing_private() -> Result<()> {
     ensure!(dialed.is_ok(), "{dialed:?}");
     // Counters may be a second old, numbers of rows five.
     thread::sleep(Duration::from_millis(5100));
-    // Silent clients keep the port busy for nobody.
+    // Silent clients do not keep the port busy for other clients.
     let before = descriptors(&agent)?;
     let idle: Vec<TcpStream> = (0..IDLE)
         .map(|_| TcpStream::connect(&address))
@@ -85,16 +85,16 @@ fn metrics_expose_nothing_private() -> Result<()> {
     for private in [
         "zebra", "uid-of", "test/", "10.77.", "fd77", VIP, "47113", "netns/", &inode,
     ] {
-        ensure!(!all.contains(private), "{private} is told:\n{all}");
+        ensure!(!all.contains(private), "{private} is shown:\n{all}");
     }
     let values = all.lines().filter_map(|line| line.rsplit(' ').next());
     ensure!(cookie.len() < 4 || !values.into_iter().any(|value| value == cookie));
     Ok(())
 }
 
-kernel_test!(silent_clients_of_the_metrics_port_delay_nobody);
+kernel_test!(silent_clients_of_the_metrics_port_delay_no_one);
 /// Kubelet kills an agent of which three probes in a row fail.
-fn silent_clients_of_the_metrics_port_delay_nobody() -> Result<()> {
+fn silent_clients_of_the_metrics_port_delay_no_one() -> Result<()> {
     beside(|address| silent(address, Some(ATTACKER), 400))
 }
 

@@ -1,4 +1,4 @@
-//! Sockets that rules for TCP do not know: they go where they are sent, as with iptables, and leave no row.
+//! Sockets that rules for TCP do not match: they go where they are sent, as with iptables, and leave no row.
 
 use std::{
     path::Path,
@@ -76,7 +76,7 @@ fn protocols_without_rules_are_untouched() -> Result<()> {
         ))
     };
     let before = rows()?;
-    if knows_udp_lite()? {
+    if has_udp_lite()? {
         asks_by_udp_lite(&lab, &pod)?;
     } else {
         eprintln!("security: skipped, this kernel has no UDP-Lite");
@@ -100,7 +100,7 @@ fn asks_by_udp_lite(lab: &Lab, pod: &PodNet) -> Result<()> {
 }
 
 /// Anything but a kernel without the protocol is an error.
-fn knows_udp_lite() -> Result<bool> {
+fn has_udp_lite() -> Result<bool> {
     match Socket::new(Domain::IPV4, Type::DGRAM, Some(UDP_LITE.into())) {
         Ok(_) => Ok(true),
         Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(false),

@@ -257,7 +257,7 @@ fn connections_of_the_node_name_the_pods_at_both_ends() -> Result<()> {
     for (pod, peer, direction, client) in [
         ("test/app", json!("test/other"), "outbound", &client),
         ("test/other", json!("test/app"), "inbound", &client),
-        // Nobody's pod.
+        // No pod.
         ("test/app", json!(null), "inbound", &outside),
     ] {
         only(

@@ -1,4 +1,4 @@
-//! A sidecar that listens and does not accept is told from one that works and from one that is not there.
+//! A sidecar that listens and does not accept is distinguished from one that works and from one that is not there.
 
 use std::{net::TcpListener, time::Duration};
 
@@ -99,9 +99,9 @@ fn a_stopped_sidecar_hangs() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_few_connections_that_nobody_accepts_are_a_sidecar_that_hangs);
+kernel_test!(a_few_connections_that_are_not_accepted_are_a_sidecar_that_hangs);
 /// Its queue has room for more, so that no client notices anything but silence.
-fn a_few_connections_that_nobody_accepts_are_a_sidecar_that_hangs() -> Result<()> {
+fn a_few_connections_that_are_not_accepted_are_a_sidecar_that_hangs() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     let sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
@@ -112,7 +112,7 @@ fn a_few_connections_that_nobody_accepts_are_a_sidecar_that_hangs() -> Result<()
     wait(&places, "hangs")?;
     let pod = app(&fixture)?;
     ensure!(pod["sidecar"]["waiting"] == 2, "{pod}");
-    // Without an agent nobody looks whether it accepts.
+    // Without an agent nothing checks whether it accepts.
     fixture.agent.end(Signal::SIGKILL)?;
     let pod = places.pod("test/app")?.context("the pod")?;
     ensure!(pod["sidecar"]["state"] == "listens", "{pod}");

@@ -91,8 +91,8 @@ fn a_missing_sidecar_is_a_refusal() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_silent_sidecar_is_told_from_one_that_the_application_did_not_wait_for);
-fn a_silent_sidecar_is_told_from_one_that_the_application_did_not_wait_for() -> Result<()> {
+kernel_test!(a_silent_sidecar_differs_from_one_that_the_application_did_not_wait_for);
+fn a_silent_sidecar_differs_from_one_that_the_application_did_not_wait_for() -> Result<()> {
     let fixture = PodFixture::new()?;
     enroll(&fixture)?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;

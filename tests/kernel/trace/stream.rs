@@ -1,4 +1,4 @@
-//! `sidetrack trace` shows every connection once, costs nothing while nobody looks, and says what it missed.
+//! `sidetrack trace` shows every connection once, costs nothing without a reader, and says what it missed.
 
 use std::{
     process::{Child, Stdio},
@@ -115,7 +115,7 @@ fn a_failure_has_the_process_of_its_connect() -> Result<()> {
 kernel_test!(events_end_with_the_last_trace);
 fn events_end_with_the_last_trace() -> Result<()> {
     let fixture = fixture()?;
-    ensure!(!is_traced(&fixture)?, "nobody traces");
+    ensure!(!is_traced(&fixture)?, "no trace runs");
     let mut traces: Vec<Child> = (0..8)
         .map(|_| start(&fixture, &[]))
         .collect::<Result<_>>()?;

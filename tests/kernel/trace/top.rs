@@ -106,8 +106,8 @@ fn count_some(fixture: &PodFixture) -> Result<([f64; 4], [f64; 4], Value)> {
     Ok((found, [OUT as f64, IN as f64, 0.0, 0.0], report))
 }
 
-kernel_test!(top_measures_a_rate_while_connections_go_on);
-fn top_measures_a_rate_while_connections_go_on() -> Result<()> {
+kernel_test!(top_measures_a_rate_while_connections_continue);
+fn top_measures_a_rate_while_connections_continue() -> Result<()> {
     let fixture = fixture()?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     let stop = AtomicBool::new(false);
@@ -209,7 +209,7 @@ fn the_live_view_shows_pods_rules_and_a_trace() -> Result<()> {
     terminal.keys("qt")?;
     terminal.wait(|text| text.contains("trace of test/app") && text.contains("0 events"))?;
     // The view is there before its trace is: a connection of before would not be seen.
-    until(WAIT_TIMEOUT, "nobody traces", || is_traced(&fixture))?;
+    until(WAIT_TIMEOUT, "no trace runs", || is_traced(&fixture))?;
     ensure!(fixture.dial(at(VIP, 80))?.is_ok());
     terminal.wait(|text| text.contains("1 redirect; none missing"))?;
     // The destination is beyond the right margin, because the name of the process is long.

@@ -247,8 +247,8 @@ pub fn dump_of(pin: &Path) -> Result<Vec<Value>> {
     rows_of(&dump).with_context(|| format!("list the rows of {pin}"))
 }
 
-/// The rows in what bpftool prints. Anything but a list is an error: taken for an empty map it would
-/// hide what is left.
+/// The rows in what bpftool prints. Anything but a list is an error: as an empty map it would hide
+/// what remains.
 fn rows_of(dump: &str) -> Result<Vec<Value>> {
     match serde_json::from_str(dump).context("parse bpftool's JSON")? {
         Value::Array(rows) => Ok(rows),
@@ -270,7 +270,7 @@ pub const NOT_OF_PODS: [&str; 9] = [
 ];
 
 /// A map has nothing of a pod.
-fn nothing_is_left_in(places: &Places, map: &str) -> Result<()> {
+fn nothing_remains_in(places: &Places, map: &str) -> Result<()> {
     let rows = places.map(map)?;
     let is_empty = if map == names::HANDSHAKE_COUNT {
         // Its one row counts those of HANDSHAKES.
@@ -278,19 +278,19 @@ fn nothing_is_left_in(places: &Places, map: &str) -> Result<()> {
     } else {
         rows.is_empty()
     };
-    ensure!(is_empty, "rows are left in {map}: {rows:?}");
+    ensure!(is_empty, "rows remain in {map}: {rows:?}");
     Ok(())
 }
 
 /// No row of any pod in any map, no link, no policy.
-pub fn nothing_is_left(places: &Places) -> Result<()> {
+pub fn nothing_remains(places: &Places) -> Result<()> {
     for map in PINNED.iter().filter(|map| !NOT_OF_PODS.contains(map)) {
-        eventually(WAIT_TIMEOUT, || nothing_is_left_in(places, map))?;
+        eventually(WAIT_TIMEOUT, || nothing_remains_in(places, map))?;
     }
     let pods = places.pins().join("pods");
     ensure!(
         fs::read_dir(&pods)?.next().is_none(),
-        "links are left in {}",
+        "links remain in {}",
         pods.display()
     );
     Ok(())

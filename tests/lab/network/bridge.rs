@@ -50,7 +50,7 @@ pub fn connect(
 
 fn add_addresses(netns: &str, interface: &str, addresses: &[&str]) -> Result<()> {
     for address in addresses {
-        // Nobody else has it: it is usable at once.
+        // No other interface has it: it is usable at once.
         let nodad = if address.contains(':') { " nodad" } else { "" };
         run(&format!(
             "ip -n {netns} address add {address} dev {interface}{nodad}"

@@ -18,7 +18,7 @@ pub struct Starts {
     pub pods: usize,
     /// The first agent of the node, milliseconds.
     pub first_ms: u64,
-    /// One that takes over the pods, milliseconds.
+    /// One that adopts the pods, milliseconds.
     pub takeover_ms: u64,
     /// Resident memory of the agent then, KiB.
     pub memory_kib: u64,

@@ -59,7 +59,7 @@ impl Meshed {
             lab.add_outside(VIP)?;
             for (port, order) in [(HTTP, "web"), (BYTES, "bytes")] {
                 let server = Worker::start(&lab.outside(), 0, port)?;
-                server.tell(order)?;
+                server.send(order)?;
                 servers.push(server);
             }
         }

@@ -114,7 +114,7 @@ impl Pod {
         vip(80)
     }
 
-    /// Nobody but the sidecar serves what the machine dials.
+    /// Only the sidecar serves what the machine dials.
     fn wait_captured(&self) -> Result<()> {
         let start = Instant::now();
         while self

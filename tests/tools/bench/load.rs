@@ -52,7 +52,7 @@ fn contestants(environment: &Environment) -> impl Iterator<Item = &Pod> {
 
 /// Connections of one pod, one after the other, for so many seconds.
 pub fn churn_of(pod: &Pod, seconds: u64) -> Result<Answer> {
-    pod.outbound.tell(&format!("sink {}", seconds + 1))?;
+    pod.outbound.send(&format!("sink {}", seconds + 1))?;
     let to = pod.dialed(0);
     let answer = pod.app.ask(&format!("churn {to} {seconds}"))?;
     pod.outbound.answer()?;
@@ -87,10 +87,10 @@ pub fn hold(environment: &Environment, connections: u32) -> Result<Vec<Held>> {
         let listeners = || sidecars.iter().chain([&pod.outbound]);
         let before = available()?;
         for listener in listeners() {
-            listener.tell("keep")?;
+            listener.send("keep")?;
         }
         for (app, number) in apps.iter().zip(0..) {
-            app.tell(&format!("hold {} {each}", pod.dialed(number)))?;
+            app.send(&format!("hold {} {each}", pod.dialed(number)))?;
         }
         let mut made = Vec::new();
         for app in &apps {

@@ -120,7 +120,7 @@ const FIRST_TARGET: [IpAddr; 2] = [
 pub const SIDECAR: u16 = 15001;
 /// Where the app listens.
 const SERVED: u16 = 8080;
-/// The address of a client, which nobody has.
+/// The address of a client, which no process has.
 const CLIENT: &str = "198.51.100.7";
 
 /// Name, lab, how, lists.

@@ -223,7 +223,7 @@ impl Report {
             maps_kib,
         } = self.starts;
         println!(
-            "\n{pods} pods are enrolled {first_ms} ms after the first agent's start, {takeover_ms} ms after that of one that takes over; it has {} MiB, and its maps {}\n10,000 ranges and 1,000 ports are active {} ms after the manifest changes",
+            "\n{pods} pods are enrolled {first_ms} ms after the first agent's start, {takeover_ms} ms after that of one that adopts them; it has {} MiB, and its maps {}\n10,000 ranges and 1,000 ports are active {} ms after the manifest changes",
             memory_kib / 1024,
             maps_kib / 1024,
             self.applied_ms
@@ -238,9 +238,9 @@ fn print_traced(traced: &Traced) {
         traced.turns, traced.failed
     );
     for (name, figure, rate) in [
-        ("nobody traces", traced.untraced, traced.rates[0]),
+        ("no trace", traced.untraced, traced.rates[0]),
         ("a trace of everything", traced.traced, traced.rates[1]),
-        ("nobody traces, after it", traced.again, traced.rates[2]),
+        ("no trace, after it", traced.again, traced.rates[2]),
     ] {
         println!(
             "  {name:<42} {rate:>7} a second, p50 {:.2} us, x {:.3}",

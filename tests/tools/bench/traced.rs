@@ -1,4 +1,4 @@
-//! What a trace of everything costs under load, and that nobody else pays for it: one connection after the other, in
+//! What a trace of everything costs under load, and that there is no cost without one: one connection after the other, in
 //! turns without a trace, with one, and without one again.
 
 use std::{thread::sleep, time::Duration};
@@ -91,7 +91,7 @@ pub fn measure(environment: &Environment, turns: u32) -> Result<Traced> {
     })
 }
 
-/// Until when events are wanted, as the kernel programs see it; 0 if nobody traces.
+/// Until when events are wanted, as the kernel programs see it; 0 without a trace.
 fn traced_until(places: &Places) -> Result<u64> {
     let rows = places.map("TRACING")?;
     rows[0]["formatted"]["value"]

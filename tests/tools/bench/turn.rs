@@ -59,7 +59,7 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         | Field::ArriveSession
         | Field::ArriveSessionV6
         | Field::TransparentSession => {
-            server.tell(&format!("serve {times}"))?;
+            server.send(&format!("serve {times}"))?;
             let measured = client.ask(&format!("session {to} {times}"))?;
             (measured, server.answer()?)
         }
@@ -70,12 +70,12 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         | Field::TransparentRoundTrip
         | Field::AmbientRoundTrip => {
             let size = field.round_trip().unwrap_or_default();
-            server.tell("echo")?;
+            server.send("echo")?;
             let measured = client.ask(&format!("round-trip {to} {times} {size}"))?;
             (measured, server.answer()?)
         }
         Field::ForwardedStream | Field::PassingStream | Field::AmbientStream => {
-            server.tell(&format!("drink {STREAM}"))?;
+            server.send(&format!("drink {STREAM}"))?;
             let measured = client.ask(&format!("pour {to} {times} {STREAM}"))?;
             (measured, server.answer()?)
         }
@@ -85,11 +85,11 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             } else {
                 "connected-query"
             };
-            server.tell(&format!("answer {times}"))?;
+            server.send(&format!("answer {times}"))?;
             let measured = client.ask(&format!("{how} {to} {times}"))?;
             (measured, server.answer()?)
         }
-        // The server goes on by itself; Envoy's processor time is not known here.
+        // The server continues by itself; Envoy's processor time is not measured here.
         Field::EnvoyRequest | Field::EnvoyConnection | Field::EnvoyTcp => {
             let how = match field {
                 Field::EnvoyRequest => "request",

@@ -80,8 +80,8 @@ impl Worker {
     }
 
     /// Sends a command.
-    pub fn tell(&self, words: &str) -> Result<()> {
-        self.0.tell(&words)
+    pub fn send(&self, words: &str) -> Result<()> {
+        self.0.send(&words)
     }
 
     /// Waits for an answer.

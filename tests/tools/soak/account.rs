@@ -112,7 +112,7 @@ impl Account {
     }
 
     /// Connections to these will come.
-    pub fn know(&self, targets: &[Known]) {
+    pub fn announce(&self, targets: &[Known]) {
         let mut known = self.targets.write();
         known.extend(targets.iter().map(|it| (it.target.id, it.clone())));
     }
@@ -140,7 +140,7 @@ impl Account {
             return self.fail(format!("a report of an unknown connection: {hanging:?}"));
         };
         let account = Arc::clone(self);
-        // The reader of the reports goes on meanwhile.
+        // The reader of the reports continues meanwhile.
         std::thread::spawn(move || account.hangs.examine(hanging, &known));
     }
 

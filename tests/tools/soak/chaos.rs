@@ -93,7 +93,7 @@ pub fn shrink_listeners(environment: &Environment, events: &Events, mut rng: Rng
         for count in [1, rng.usize(2..=8), crate::environment::LISTENERS] {
             {
                 let sidecar = pod.sidecar.lock();
-                sidecar.tell(&Order::Keep(SIDECAR_IN, count))?;
+                sidecar.send(&Order::Keep(SIDECAR_IN, count))?;
                 sidecar.hear::<String>()?;
             }
             environment.pause(between(&mut rng, 0, 500));
@@ -139,7 +139,7 @@ pub fn come_and_go(
         }
         if rng.bool() {
             // In good order; otherwise in the middle of whatever it does.
-            pod.app_dialer.tell(&Order::End)?;
+            pod.app_dialer.send(&Order::End)?;
             pod.app_dialer.wait();
         }
         let net = pod.end();

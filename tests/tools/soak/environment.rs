@@ -70,7 +70,7 @@ pub struct Environment {
     pub seed: u64,
     /// Set when chaos is to end.
     pub stop: AtomicBool,
-    /// Set when agents are to be left alone; before that.
+    /// Set when agents are not to be killed any more; before that.
     pub calm: AtomicBool,
     lab: Mutex<Lab>,
     /// Where the agent keeps things.
@@ -242,7 +242,7 @@ impl Environment {
                 ports: vec![SIDECAR_OUT, SIDECAR_IN, HEALTH],
             },
         )?;
-        sidecar.tell(&Order::Keep(SIDECAR_IN, LISTENERS))?;
+        sidecar.send(&Order::Keep(SIDECAR_IN, LISTENERS))?;
         sidecar.hear::<String>()?;
         Ok(sidecar)
     }
@@ -261,8 +261,8 @@ impl Environment {
             self.pods[index].inbound = inbound;
         }
         for (dialer, known) in &self.others {
-            self.account.know(std::slice::from_ref(known));
-            dialer.tell(&Order::Add(vec![known.target.clone()]))?;
+            self.account.announce(std::slice::from_ref(known));
+            dialer.send(&Order::Add(vec![known.target.clone()]))?;
         }
         Ok(())
     }
@@ -271,18 +271,18 @@ impl Environment {
     pub fn connect(&self, pod: &Pod, peer: (u16, &PodNet)) -> Result<Vec<u32>> {
         let [app, proxy, outside] = targets(pod, peer);
         for known in [&app, &proxy, &outside] {
-            self.account.know(known);
+            self.account.announce(known);
         }
         let wire = |known: &[Known]| known.iter().map(|it| it.target.clone()).collect();
-        pod.app_dialer.tell(&Order::Add(wire(&app)))?;
-        pod.proxy_dialer.tell(&Order::Add(wire(&proxy)))?;
-        self.outside.tell(&Order::Add(wire(&outside)))?;
+        pod.app_dialer.send(&Order::Add(wire(&app)))?;
+        pod.proxy_dialer.send(&Order::Add(wire(&proxy)))?;
+        self.outside.send(&Order::Add(wire(&outside)))?;
         Ok(outside.iter().map(|it| it.target.id).collect())
     }
 
     /// Ends connections from outside to these.
     pub fn disconnect(&self, inbound: Vec<u32>) -> Result<()> {
-        self.outside.tell(&Order::Remove(inbound))
+        self.outside.send(&Order::Remove(inbound))
     }
 
     /// Writes a pod's manifest with a policy.
@@ -341,16 +341,16 @@ impl Environment {
             self.disconnect(pod.inbound.clone())?;
         }
         for pod in &self.pods {
-            pod.app_dialer.tell(&Order::End)?;
-            pod.proxy_dialer.tell(&Order::End)?;
+            pod.app_dialer.send(&Order::End)?;
+            pod.proxy_dialer.send(&Order::End)?;
             pod.app_dialer.wait();
             pod.proxy_dialer.wait();
         }
         for (other, _) in &self.others {
-            other.tell(&Order::End)?;
+            other.send(&Order::End)?;
             other.wait();
         }
-        self.outside.tell(&Order::End)?;
+        self.outside.send(&Order::End)?;
         self.outside.wait();
         Ok(())
     }
@@ -366,9 +366,9 @@ impl Environment {
 /// The last octet of a pod's addresses; pods that come and go use theirs again.
 fn address_of(number: u16) -> u8 {
     const FIRST: u16 = 2;
-    const AGAIN: u16 = 200;
+    const ADDRESSES: u16 = 200;
     let octet = match number.checked_sub(COMING) {
-        Some(coming) => FIRST + COMING + coming % AGAIN,
+        Some(coming) => FIRST + COMING + coming % ADDRESSES,
         None => FIRST + number,
     };
     octet as u8

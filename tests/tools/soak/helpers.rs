@@ -51,8 +51,8 @@ impl Dialer {
     }
 
     /// Sends an order.
-    pub fn tell(&self, order: &Order) -> Result<()> {
-        self.worker.tell(order)
+    pub fn send(&self, order: &Order) -> Result<()> {
+        self.worker.send(order)
     }
 
     /// Waits until it has ended by itself; all it has done is in the account then.

@@ -110,7 +110,7 @@ fn that_stay(agent: &Process) -> Result<BTreeMap<String, u64>> {
         });
         thread::sleep(READ_INTERVAL);
     }
-    fewest.context("no look was taken")
+    fewest.context("nothing was read")
 }
 
 fn at_this_moment(agent: &Process) -> Result<BTreeMap<String, u64>> {

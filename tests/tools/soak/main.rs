@@ -66,7 +66,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 const CONNECTIONS: f64 = 20_000.0;
 const ENDED: f64 = 5.0;
 const REPLACED: f64 = 2.0;
-/// A policy's rows go a second after its last pod, what ended pods left is looked for twice a second.
+/// A policy's rows go a second after its last pod, what remains of ended pods is looked for twice a second.
 const SETTLE: Duration = Duration::from_secs(4);
 /// The longest that the last agent may need for it on a busy machine, above that.
 const CLEARED_UP: Duration = Duration::from_secs(10);
@@ -130,7 +130,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Builds, soaks, and looks at what is left; what passed, what failed, and the first failures in full.
+/// Builds, soaks, and looks at what remains; what passed, what failed, and the first failures in full.
 fn whole(seed: u64, builds: &Builds, length: Duration) -> Result<(u64, u64, Vec<String>)> {
     let mut environment = Environment::new(seed)?;
     let account = &environment.account;
@@ -145,7 +145,7 @@ fn whole(seed: u64, builds: &Builds, length: Duration) -> Result<(u64, u64, Vec<
     checks += 1;
     if cgroup.exists() {
         failed += 1;
-        failures.push(format!("{} is left", cgroup.display()));
+        failures.push(format!("{} remains", cgroup.display()));
     }
     let passed = (connections + checks).saturating_sub(failed);
     Ok((passed, failed, failures))
@@ -262,7 +262,7 @@ fn last_inventory(
     let survivor = loop {
         match agents.survivor() {
             Some(survivor) => break survivor,
-            None if is_over() => return Err(anyhow::anyhow!("no agent is left")),
+            None if is_over() => return Err(anyhow::anyhow!("no agent remains")),
             None => thread::sleep(Duration::from_millis(20)),
         }
     };
@@ -343,7 +343,7 @@ fn spawn<'scope>(
     })
 }
 
-/// After cleanup neither pins nor programs are left.
+/// After cleanup neither pins nor programs remain.
 fn leave_nothing(environment: &Environment) -> Result<()> {
     let programs = chaos::programs(&environment.places)?;
     let cleanup = environment.places.output(&["cleanup"])?;
@@ -353,7 +353,7 @@ fn leave_nothing(environment: &Environment) -> Result<()> {
         String::from_utf8_lossy(&cleanup.stderr)
     );
     let root = environment.places.bpffs.join("sidetrack");
-    ensure!(!root.exists(), "{} is left", root.display());
+    ensure!(!root.exists(), "{} remains", root.display());
     // The kernel frees programs a moment after the last use.
     let deadline = Instant::now() + SETTLE;
     for (link, id) in &programs {
@@ -364,7 +364,7 @@ fn leave_nothing(environment: &Environment) -> Result<()> {
             .status
             .success()
         {
-            ensure!(Instant::now() < deadline, "program {id} of {link} is left");
+            ensure!(Instant::now() < deadline, "program {id} of {link} remains");
             thread::sleep(Duration::from_millis(100));
         }
     }

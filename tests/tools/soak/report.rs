@@ -63,10 +63,10 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
         ("pods created", number(&events.created)),
         ("pods destroyed", number(&events.destroyed)),
         ("floods, their process killed", number(&floods.small)),
-        ("floods that took their pod's share", number(&floods.large)),
+        ("floods that used their pod's quota", number(&floods.large)),
         ("  SYNs to nowhere in all floods", number(&floods.begun)),
         (
-            "  refused in them: the share was used up",
+            "  refused in them: the quota was used up",
             number(&floods.refused),
         ),
     ] {

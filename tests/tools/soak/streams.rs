@@ -1,5 +1,5 @@
 //! Open connections while agents are replaced. The machine has stalls of its own: an equal time
-//! without upgrades, and connections that no hook ever sees, tell them from ours.
+//! without upgrades, and connections that no hook ever sees, distinguish them from ours.
 
 use std::{
     thread,
@@ -28,7 +28,7 @@ const CONTROL_PART: u32 = 4;
 /// Stalls this close to each other are one of the machine's: it has too few processors for all that
 /// wants to run.
 const BESIDE: Duration = Duration::from_millis(100);
-/// A new agent is left alone for this long.
+/// A new agent is not replaced for this long.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Who streams. Fields drop in order: processes before what they run in.
@@ -96,7 +96,7 @@ pub fn run(count: u32, builds: &chaos::Builds, length: Duration) -> Result<(u64,
         Ok(takeovers)
     })?;
     for worker in &streams.clients {
-        worker.tell(&Order::End)?;
+        worker.send(&Order::End)?;
     }
     drop(streams);
     Ok(evaluate(count, &quiet, &upgrades))
@@ -148,7 +148,7 @@ impl Streams {
     fn seen(&mut self) -> Result<[Streamed; 3]> {
         let mut seen = [const { None }; 3];
         for (worker, seen) in self.clients.iter_mut().zip(&mut seen) {
-            worker.tell(&Order::Tell)?;
+            worker.send(&Order::Tell)?;
             *seen = Some(worker.hear()?);
         }
         Ok(seen.map(Option::unwrap_or_default))

@@ -1,5 +1,5 @@
 //! Where connections go, the policies that pods flip between, and what is to become of a connection
-//! under each: written down here by hand, not taken from the code under test.
+//! under each: written down here by hand, not read from the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -54,7 +54,7 @@ pub const SELF: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
 /// The same, by IPv6. Pods have it while they are enrolled.
 pub const SELF6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
 
-/// A client that a sidecar calls its app for; nobody has this address.
+/// A client that a sidecar calls its app for; no process has this address.
 pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
 /// The mark of such calls.
 pub const MARK: u32 = 1337;

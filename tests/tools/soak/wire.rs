@@ -45,7 +45,7 @@ impl Who {
 /// Kinds of work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Work {
-    /// Accept connections and tell what is known of them.
+    /// Accept connections and report what is known of them.
     Serve {
         /// As whom.
         who: Who,
@@ -125,7 +125,7 @@ pub enum Order {
     Remove(Vec<u32>),
     /// Have so many IPv4 and IPv6 listeners on a port.
     Keep(u16, usize),
-    /// Tell what has been seen.
+    /// Report what has been seen.
     Tell,
     /// End when all that has begun is done.
     End,
@@ -177,9 +177,9 @@ impl Hop {
 
     /// Reads all there are, to the end of the connection.
     pub fn read_all(from: &mut impl Read) -> io::Result<Vec<Self>> {
-        const MOST: usize = 4;
-        let mut bytes = Vec::with_capacity(HOP * MOST);
-        from.take((HOP * MOST) as u64).read_to_end(&mut bytes)?;
+        const MAX_HOPS: usize = 4;
+        let mut bytes = Vec::with_capacity(HOP * MAX_HOPS);
+        from.take((HOP * MAX_HOPS) as u64).read_to_end(&mut bytes)?;
         bytes
             .chunks(HOP)
             .map(|chunk| Self::from_bytes(chunk).ok_or_else(|| io::ErrorKind::InvalidData.into()))
@@ -292,7 +292,7 @@ impl Late {
     }
 }
 
-/// A clock that all processes share, in nanoseconds.
+/// The shared clock of all processes, in nanoseconds.
 pub fn now() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -226,7 +226,7 @@ pub fn pour(to: SocketAddr, times: u32, size: usize) -> io::Result<Answer> {
     Ok(Answer::of(all))
 }
 
-/// Connects and closes in the orderly way for so long; how often, and how often it failed.
+/// Connects and closes in the orderly way for this time; how often, and how often it failed.
 pub fn churn(to: SocketAddr, length: Duration) -> io::Result<Answer> {
     let start = Instant::now();
     let mut all = Vec::new();

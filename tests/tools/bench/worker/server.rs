@@ -16,7 +16,7 @@ use super::{Answer, QUERY};
 const BACKLOG: i32 = 4096;
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Sockets of IPv4 and IPv6. Several may share a port.
+/// Sockets of IPv4 and IPv6. Several may have one port.
 pub fn listen(port: u16, transparent: bool) -> io::Result<[Socket; 2]> {
     let v4 = reusable(Domain::IPV4)?;
     if transparent {
@@ -150,7 +150,7 @@ fn for_ever(
     }
 }
 
-/// Accepts and closes for so long.
+/// Accepts and closes for this time.
 pub fn sink(listener: &Socket, length: Duration) -> io::Result<Answer> {
     listener.set_nonblocking(true)?;
     let start = Instant::now();

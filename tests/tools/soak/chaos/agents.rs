@@ -26,7 +26,7 @@ use crate::environment::Environment;
 
 /// An agent is killed within this time after its start, mostly before it is ready.
 const EARLY: u64 = 3000;
-/// Of so many agents one is left alone until it is ready, and a while longer.
+/// Of so many agents one is not killed until it is ready, and a while longer.
 const ONE_OF: u32 = 2;
 const READY: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,7 @@ pub struct Agents {
     pub partly: AtomicU64,
     /// Tags of the sockops programs that were attached: equal programs have equal tags.
     tags: Mutex<BTreeSet<String>>,
-    /// The process of the agent that is left at the end.
+    /// The process of the agent that remains at the end.
     survivor: Mutex<Option<u32>>,
 }
 
@@ -193,7 +193,7 @@ impl Agents {
         Ok(())
     }
 
-    /// The process of the agent that is left, when chaos has ended.
+    /// The process of the agent that remains when chaos has ended.
     pub fn survivor(&self) -> Option<u32> {
         *self.survivor.lock()
     }

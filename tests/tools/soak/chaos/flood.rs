@@ -33,7 +33,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Floods {
     /// Small ones.
     pub small: AtomicU64,
-    /// Those that took their pod's share.
+    /// Those that used their pod's quota.
     pub large: AtomicU64,
     /// Connections begun in them.
     pub begun: AtomicU64,
@@ -55,7 +55,7 @@ impl Floods {
                 // A few more may pass the check at the same time.
                 let most = HANDSHAKE_QUOTA as usize + 16;
                 if flooded.refused == 0 || flooded.pending > most {
-                    bail!("a share of {HANDSHAKE_QUOTA} rows let {flooded:?} through");
+                    bail!("a quota of {HANDSHAKE_QUOTA} rows let {flooded:?} through");
                 }
                 more(&self.large);
             } else {

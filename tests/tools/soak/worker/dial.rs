@@ -33,12 +33,12 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
     let out = Arc::new(Mutex::new(BufWriter::new(io::stdout())));
     let stop = Arc::new(AtomicBool::new(false));
     let pause = Duration::from_millis(pause);
-    let left = AtomicUsize::new(threads);
+    let running = AtomicUsize::new(threads);
     let in_progress: Vec<_> = (0..threads).map(|_| InProgress::default()).collect();
     thread::scope(|scope| {
         for (thread, own) in in_progress.iter().enumerate() {
             let mut rng = Rng::with_seed(seed ^ (thread as u64) << 32);
-            let (targets, out, stop, left) = (&targets, &out, &stop, &left);
+            let (targets, out, stop, running) = (&targets, &out, &stop, &running);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let target = {
@@ -51,12 +51,12 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
                     }
                     thread::sleep(pause.mul_f64(0.5 + rng.f64()));
                 }
-                left.fetch_sub(1, Ordering::Relaxed);
+                running.fetch_sub(1, Ordering::Relaxed);
             });
         }
         scope.spawn(|| {
             // The last connections may hang as well.
-            while left.load(Ordering::Relaxed) > 0 {
+            while running.load(Ordering::Relaxed) > 0 {
                 thread::sleep(FLUSH);
                 for hanging in in_progress.iter().filter_map(InProgress::hangs) {
                     say(&out, &Dialed::Hangs(hanging));
