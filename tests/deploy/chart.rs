@@ -25,7 +25,7 @@ fn installations() -> [(&'static str, Value); 10] {
                 "updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}}}),
         ),
         (
-            "plugin taken away",
+            "plugin removed",
             json!({"cni": {"enabled": false, "remove": true}}),
         ),
         (
@@ -212,7 +212,7 @@ fn a_tag_may_be_a_number() {
 }
 
 #[test]
-fn ambient_mode_has_what_it_needs_and_nobody_else_has_it() {
+fn ambient_mode_alone_has_what_it_needs() {
     let settings = |enabled: bool| {
         let values = json!({"ambient": {"enabled": enabled, "runDir": "/var/run/other"}});
         let objects = helm(&values).expect("accepted by the schema");

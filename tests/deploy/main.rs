@@ -101,7 +101,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// Reads an object as what it says it is. A field the API does not know would get lost on the way.
+/// Reads an object as what it says it is. A field that the API does not have would get lost on the way.
 fn parses_strictly(object: &Value) {
     match object["kind"].as_str() {
         Some("Pod") => survives::<Pod>(object),
@@ -386,7 +386,7 @@ fn values_of_all_forms_are_accepted() {
 }
 
 /// `helm upgrade` without `--reset-then-reuse-values` forgets what was set: the plugin's entry would stay on the nodes,
-/// with nobody to take it away.
+/// and nothing would remove it.
 #[test]
 fn an_upgrade_does_not_forget_the_plugin() {
     let values =

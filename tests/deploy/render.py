@@ -1,6 +1,6 @@
 """Renders the Helm chart with Helm's own engine and prints as JSON what it creates: objects, hooks (as YAML), notes.
 
-Helm renders for a cluster; this is one that knows the kinds the chart uses, has none of the objects but
+Helm renders for a cluster; this is one that has the kinds the chart uses, has none of the objects but
 those it is given, and writes down what it is asked to create.
 
 usage: render.py CHART NAMESPACE [VALUES_JSON [OBJECTS_JSON]]

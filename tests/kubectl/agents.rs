@@ -334,7 +334,7 @@ fn a_long_answer_arrives_whole() -> Result<()> {
     let cluster = two(Agent::with(&many))?;
     let pods = cluster.run(&["pods", "-A", "-o", "json"])?.json()?;
     let many = pods["pods"].as_array().map(Vec::len);
-    // Two of the first agent's node and the labeled pod that the second agent does not know.
+    // Two of the first agent's node and the labeled pod that the second agent has not seen.
     ensure!(many == Some(2002), "{many:?}");
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::fixture::{Agent, Cluster, known};
 /// What must not leave the cluster.
 const SECRET: &str = "hunter2";
 
-/// An agent that answers as one does; questions of later versions it does not know.
+/// An agent that answers as one does; it does not recognize questions of later versions.
 fn agent() -> Result<Agent> {
     let pods = serde_json::to_string(&[known("shop", "web-0", PodState::Enrolled)])?;
     Ok(Agent::Script(format!(

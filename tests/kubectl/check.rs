@@ -54,7 +54,7 @@ fn a_cluster_that_is_ready() -> Result<()> {
 }
 
 #[test]
-fn a_pod_is_judged_by_the_kernel_of_its_node() -> Result<()> {
+fn a_pod_is_evaluated_by_the_kernel_of_its_node() -> Result<()> {
     let cluster = with_istio(true)?;
     cluster.api.apply(namespace("shop", Some("enabled")))?;
     cluster.api.apply(json!({

@@ -110,7 +110,7 @@ fn call(pod: &str, container: &str, address: &str, port: &str) -> Value {
     json!({"peer": dialed, "own": socket, "status": 200, "headers": headers, "body": body})
 }
 
-/// A cluster that can create what the test needs. Its agent knows the pods, and connections come out as promised
+/// A cluster that can create what the test needs. Its agent sees the pods, and connections come out as promised
 /// unless `twist` changes what a call sees.
 fn cluster(twist: impl Fn(&Request, &mut Value) + Send + Sync + 'static) -> Result<Cluster> {
     let cluster = Cluster::new(&["node-1"])?;
@@ -153,7 +153,7 @@ fn cluster(twist: impl Fn(&Request, &mut Value) + Send + Sync + 'static) -> Resu
 }
 
 /// Whether the test's namespace is there.
-fn is_left(cluster: &Cluster) -> bool {
+fn exists(cluster: &Cluster) -> bool {
     cluster.api.get("Namespace", "", "mine").is_ok()
 }
 
@@ -165,7 +165,7 @@ fn everything_as_promised_passes_and_is_removed() -> Result<()> {
         ended.code == 0 && ended.out.ends_with("17 passed, 0 failed\n"),
         "{ended:?}"
     );
-    ensure!(!is_left(&cluster), "{ended:?}");
+    ensure!(!exists(&cluster), "{ended:?}");
     let rights = &rights::documented(1)? | &rights::documented(2)?;
     let missing: Vec<_> = rights::used(&cluster)
         .difference(&rights)
@@ -200,7 +200,7 @@ fn a_broken_promise_fails() -> Result<()> {
         "{ended:?}"
     );
     ensure!(!ended.out.contains(" 0 failed"), "{ended:?}");
-    ensure!(!is_left(&cluster), "{ended:?}");
+    ensure!(!exists(&cluster), "{ended:?}");
     Ok(())
 }
 
@@ -219,7 +219,7 @@ fn keep_keeps_the_namespace() -> Result<()> {
 }
 
 #[test]
-fn a_namespace_that_exists_is_left_alone() -> Result<()> {
+fn a_namespace_that_exists_is_untouched() -> Result<()> {
     let cluster = cluster(|_, _| {})?;
     cluster.api.apply(lab::injected::namespace("mine", None))?;
     let ended = cluster.run(&TEST)?;
@@ -227,7 +227,7 @@ fn a_namespace_that_exists_is_left_alone() -> Result<()> {
         ended.code == 1 && ended.errors.contains("namespace mine exists"),
         "{ended:?}"
     );
-    ensure!(is_left(&cluster), "it was deleted");
+    ensure!(exists(&cluster), "it was deleted");
     Ok(())
 }
 
@@ -264,7 +264,7 @@ fn missing_rights_are_named() -> Result<()> {
             .iter()
             .all(|part| ended.errors.contains(part));
         ensure!(ended.code == 1 && named, "{ended:?}");
-        ensure!(kind == "Namespace" || !is_left(&cluster), "{ended:?}");
+        ensure!(kind == "Namespace" || !exists(&cluster), "{ended:?}");
     }
     Ok(())
 }
@@ -288,7 +288,7 @@ fn an_image_that_cannot_be_pulled_is_named_at_once() -> Result<()> {
         ended.code == 1 && named && ended.took < Duration::from_secs(3),
         "{ended:?}"
     );
-    ensure!(!is_left(&cluster), "{ended:?}");
+    ensure!(!exists(&cluster), "{ended:?}");
     Ok(())
 }
 
@@ -309,7 +309,7 @@ fn a_pod_that_is_not_enrolled_is_named() -> Result<()> {
         ended.code == 1 && named.iter().all(|part| ended.errors.contains(part)),
         "{ended:?}"
     );
-    ensure!(!is_left(&cluster), "{ended:?}");
+    ensure!(!exists(&cluster), "{ended:?}");
     Ok(())
 }
 
@@ -342,7 +342,7 @@ fn a_signal_ends_it_and_everything_is_removed() -> Result<()> {
             output.status.code() == Some(1) && errors.contains("ended by"),
             "{output:?}"
         );
-        ensure!(!is_left(&cluster), "{errors}");
+        ensure!(!exists(&cluster), "{errors}");
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ const FIRST: &str = r#"[
     {"time": "2026-11-23T12:00:00.000Z", "kind": "agent-started", "pod": null, "text": "version 1"},
     {"time": "2026-11-23T12:00:02.000Z", "kind": "refused", "pod": "shop/web-0", "text": "no-route"}
 ]"#;
-/// An agent of a newer version knows more kinds and fields.
+/// An agent of a newer version has more kinds and fields.
 const SECOND: &str = r#"[
     {"time": "2026-11-23T12:00:01.000Z", "kind": "slept", "pod": "bank/ledger", "text": "well", "for": 3}
 ]"#;

@@ -104,7 +104,7 @@ impl Nodes {
 
     /// Waits until no command runs.
     fn wait_none(&self) -> Result<()> {
-        self.wait("none is left", || {
+        self.wait("none remains", || {
             !self.runs("node-1") && !self.runs("node-2")
         })
     }
@@ -136,7 +136,7 @@ fn control_c_ends_all_with_one_summary_and_leaves_nothing() -> Result<()> {
     let lines: Vec<&str> = out.lines().collect();
     ensure!(lines[0].starts_with("NODE    TIME (UTC)  "), "{out}");
     let of = |node: &str| lines.iter().filter(|line| line.starts_with(node)).count();
-    // The last line of each came after it was told to end.
+    // The last line of each came after the signal to end.
     ensure!(
         of("node-1  ") == 3 && of("node-2  ") == 3 && lines.len() == 7,
         "{out}"

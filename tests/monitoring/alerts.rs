@@ -143,7 +143,7 @@ pub fn fire(live: &mut Live) -> Result<()> {
     );
 
     // What is refused no more raises no alert.
-    wait("the alert goes on without refused connections", || {
+    wait("the alert continues without refused connections", || {
         let firing = names(&live.prometheus.firing()?);
         Ok((!firing.contains("SidetrackRefusals")).then_some(()))
     })?;

@@ -14,10 +14,10 @@ use lab::{
 
 use crate::{page::Page, prometheus::Prometheus};
 
-/// Series of one pod only, so that the other one is left out.
+/// Series of one pod only, so that the other one is omitted.
 const ARGUMENTS: [&str; 2] = ["--metrics-per-pod", "1"];
 
-/// What the tests share.
+/// What is shared by the tests.
 pub struct Live {
     pub prometheus: Prometheus,
     /// The agent, until a test ends it.

@@ -1,4 +1,4 @@
-//! The metrics page in Prometheus' older text format, taken apart.
+//! The metrics page in Prometheus' older text format, in parts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -86,7 +86,7 @@ fn now(live: &Live, panel: &Panel) -> Result<Vec<(String, Value)>> {
     Ok(found)
 }
 
-/// The series of a panel over time. What was 0 all the time is left out.
+/// The series of a panel over time. What was 0 all the time is omitted.
 fn lines(live: &Live, panel: &Panel) -> Result<Vec<Line>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let begin = (now - RECORDED).as_secs_f64();

@@ -331,7 +331,7 @@ async fn what_is_on_its_way_is_answered_at_the_end() -> Result<()> {
     sleep(Duration::from_millis(300)).await;
     server.signal(Signal::SIGTERM)?;
     server.wait_logged("ending").await?;
-    // The API server does not know yet.
+    // The API server has not seen this yet.
     let review = Review::new(2)?;
     let last = open.send(review.request()?).await?;
     review.check(&last)?;

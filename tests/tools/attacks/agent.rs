@@ -83,7 +83,7 @@ const ATTACKS: &[Attack] = &[
         start: sockets::refusals,
     },
     Attack {
-        name: "the same while eight traces are read by nobody",
+        name: "the same while eight traces have no reader",
         start: sockets::unread_traces,
     },
     Attack {
@@ -121,7 +121,7 @@ fn one(world: &mut World, attack: &Attack) -> Result<Seen> {
     world.take_peak()?;
     let held = (attack.start)(world)?;
     std::thread::sleep(BEGIN);
-    let seen = witness::look(world, attack.name);
+    let seen = witness::observe(world, attack.name);
     drop(held);
     seen
 }

@@ -25,7 +25,7 @@ const INCLUDED_PORTS: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
 const KUMA_CONFIG: &str = "traffic.kuma.io/transparent-proxy-config";
 const EXCLUDED_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 
-/// Something that goes on in a thread until it is dropped.
+/// Something that continues in a thread until it is dropped.
 struct Repeated {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

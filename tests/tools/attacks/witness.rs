@@ -28,7 +28,7 @@ const ENROLLED_WITHIN: Duration = Duration::from_secs(2);
 const HEALTHY_WITHIN: Duration = Duration::from_secs(1);
 /// Of its memory limit the agent keeps a quarter free.
 const MAX_MEMORY: u64 = LIMIT / 4 * 3;
-/// For so long the others are watched.
+/// For this time the others are watched.
 const WATCHED: Duration = Duration::from_secs(4);
 /// Between two requests.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -37,8 +37,8 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The port that the outside listens on.
 const PORT: u16 = 80;
 
-/// Looks at the others while an attack goes on.
-pub fn look(world: &mut World, name: &str) -> Result<Seen> {
+/// Observes the others during an attack.
+pub fn observe(world: &mut World, name: &str) -> Result<Seen> {
     let pid = world.agent()?.pid();
     let health = Health::ask(world.places().clone());
     let enrolled = newcomer(world, name);

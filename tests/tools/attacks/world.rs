@@ -195,7 +195,7 @@ impl World {
         self.objects.push((namespace, name.to_owned()));
     }
 
-    /// Removes what an attack has left in a namespace.
+    /// Removes what remains of an attack in a namespace.
     pub fn clean(&mut self, namespace: &str) -> Result<()> {
         self.remove_pods(namespace)?;
         let objects = std::mem::take(&mut self.objects);

@@ -35,8 +35,8 @@ pub struct Seen {
     pub server: Names,
 }
 
-/// Timeout of the second look. It is longer than the three seconds after which the kernel reports that nobody on the
-/// network has an address: otherwise chance decides which pod is told so.
+/// Timeout of the second look. It is longer than the three seconds after which the kernel reports that no host of the
+/// network has an address: otherwise chance decides which pod gets this report.
 const SECOND_TIMEOUT_MS: u64 = 4_000;
 
 /// Makes a family's connections under the present target and compares.
@@ -102,7 +102,7 @@ fn evaluate(
     }
     let verdict = explainer.verdict(case);
     // Of a bound port the kernel decides after the rules.
-    let is_taken = case.dial.beside.is_some() && *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
+    let is_in_use = case.dial.beside.is_some() && *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
     // Nor does the decision say what a filter or the way back does with packets, or that a source is not the pod's.
     let is_lost = |profile: &Profile| match ours {
         Outcome::Fails(libc::EINPROGRESS) => true,
@@ -111,7 +111,7 @@ fn evaluate(
         _ => false,
     };
     let is_lost = oracle == ours && pair.profile.is_some_and(is_lost);
-    let has_agreed = is_taken || agrees(case, verdict, ours) || is_lost;
+    let has_agreed = is_in_use || agrees(case, verdict, ours) || is_lost;
     if has_agreed && oracle == ours {
         return Ok(None);
     }

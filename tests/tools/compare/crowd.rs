@@ -29,7 +29,7 @@ type Outcomes = BTreeMap<Result<u16, i32>, usize>;
 struct Crowd {
     name: &'static str,
     creator: Identity,
-    /// Taken in turn.
+    /// Used in turn.
     to: Vec<IpAddr>,
     /// Whether all are open at the same time.
     held: bool,

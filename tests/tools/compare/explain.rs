@@ -147,7 +147,7 @@ pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
         (Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark, Outcome::Connects(seen)) => {
             seen.accepted_by == case.dial.destination.port()
         }
-        // Left alone, it failed as it would have without sidetrack.
+        // Not redirected, it failed as it would have without sidetrack.
         (Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark, Outcome::Fails(_)) => true,
         (Verdict::Fail { .. }, Outcome::Connects(_))
         | (Verdict::Assign { .. }, Outcome::Fails(_)) => false,

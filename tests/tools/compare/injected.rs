@@ -96,7 +96,7 @@ impl Injected<'_> {
         webhook::check(&pod, &policy).context("the webhook")
     }
 
-    /// Loads rules and compares what the kernel gives back.
+    /// Loads rules and compares what the kernel returns.
     fn same(&self, text: &str) -> Result<()> {
         let found = Chains::load(text, self.family)?;
         let differences = self.expected.differences(&found);

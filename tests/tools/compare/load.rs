@@ -177,7 +177,7 @@ fn nowhere(family: Family) -> IpAddr {
     })
 }
 
-/// Every kind of connection that the rules tell apart.
+/// Every kind of connection that the rules distinguish.
 fn cases(family: Family, target: &Target) -> Vec<Case> {
     let to = family.addresses();
     let proxy = target.proxy();

@@ -446,7 +446,7 @@ impl Matrix {
 
 /// Those every policy is tried with, and one for every id this one names.
 pub fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Option<Identity>)> {
-    const MOST_IDS: usize = 6;
+    const MAX_IDS: usize = 6;
     let mut supplementary = APP;
     supplementary.groups = vec![proxy.gid];
     let mut setuid_program = proxy.clone();
@@ -475,7 +475,7 @@ pub fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Opt
         .iter()
         .map(|uid| (format!("uid {uid}"), Identity::with_gid(*uid, APP.gid)))
         .chain(gids.map(|gid| (format!("gid {gid}"), Identity::with_gid(APP.uid, *gid))));
-    for (who, identity) in named.take(MOST_IDS) {
+    for (who, identity) in named.take(MAX_IDS) {
         if !creators.iter().any(|(_, known, _)| *known == identity) {
             creators.push((who, identity, None));
         }

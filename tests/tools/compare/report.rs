@@ -230,7 +230,7 @@ impl Report {
         self.not_traced += events;
     }
 
-    /// Prints what is left to print; the sum decides the exit code.
+    /// Prints what remains to print; the sum decides the exit code.
     pub fn close(&self) -> Result<ExitCode> {
         match self.format {
             Format::Json => println!("{}", serde_json::to_string_pretty(self)?),

@@ -20,8 +20,8 @@ use sidetrack_policy::mesh::MeshName;
 use crate::policies::{BuiltIn, OfMesh, words};
 
 /// How much of the long lists of a given pod is tried.
-const MOST_PORTS: usize = 24;
-const MOST_ADDRESSES: usize = 16;
+const MAX_PORTS: usize = 24;
+const MAX_ADDRESSES: usize = 16;
 
 /// Where the oracle's rules come from.
 pub enum Rules {
@@ -79,7 +79,7 @@ impl Target {
     pub fn of_mesh(policy: &OfMesh) -> Result<Self> {
         let mut text = policy.settings.to_owned();
         if policy.mesh == MeshName::Kuma && !text.contains("kumaDPUser") {
-            // Whoever answers queries here: the rules tell its answers by the user.
+            // The process that answers queries here: the rules recognize its answers by the user.
             text.push_str("\nkumaDPUser: '1337'");
         }
         let mut annotations: BTreeMap<&str, &str> = policy.annotations.iter().copied().collect();
@@ -176,11 +176,11 @@ impl Target {
         in_netns(self.pod.clone(), netns)
     }
 
-    /// The manifest that the oracle's rules are printed of: istio-iptables that knows no server captures no query.
+    /// The manifest that the oracle's rules are printed of: istio-iptables without a server captures no query.
     pub fn manifest_of_rules(&self, netns: &str) -> String {
         let mut pod = self.pod.clone();
-        let knows_no_server = self.servers.as_ref().is_some_and(Vec::is_empty);
-        if knows_no_server
+        let has_no_server = self.servers.as_ref().is_some_and(Vec::is_empty);
+        if has_no_server
             && self.policy.follows_resolv_conf()
             && let Some(words) = pod["spec"]["initContainers"][0]["args"].as_array_mut()
         {
@@ -237,7 +237,7 @@ impl Target {
         ];
         let listed = listed
             .into_iter()
-            .flat_map(|ports| ports.iter().take(MOST_PORTS))
+            .flat_map(|ports| ports.iter().take(MAX_PORTS))
             .flat_map(|span| [span.first as u16, span.last as u16]);
         own.into_iter().chain(listed).chain(self.ends()).collect()
     }
@@ -246,7 +246,7 @@ impl Target {
     fn ends(&self) -> impl Iterator<Item = u16> {
         let exclusions = &self.policy.exclusions;
         let spans = exclusions.inbound_ports.iter();
-        let spans = spans.chain(&exclusions.outbound_ports).take(MOST_PORTS);
+        let spans = spans.chain(&exclusions.outbound_ports).take(MAX_PORTS);
         spans.flat_map(|span| [span.first as u16, span.last as u16])
     }
 
@@ -262,7 +262,7 @@ impl Target {
             &self.policy.exclusions.destinations,
         ]
         .into_iter()
-        .flat_map(|ranges| ranges.iter().take(MOST_ADDRESSES))
+        .flat_map(|ranges| ranges.iter().take(MAX_ADDRESSES))
         .map(inside)
         .chain(self.servers.iter().flatten().copied())
         .collect()

@@ -24,7 +24,7 @@ struct Options {
     /// Leave everything up.
     #[arg(long)]
     keep: bool,
-    /// Remove what a demo has left up, and do nothing else.
+    /// Remove what remains of a demo, and do nothing else.
     #[arg(long)]
     down: bool,
 }
@@ -53,7 +53,7 @@ fn run() -> Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    environment::teardown().context("remove what an earlier demo left")?;
+    environment::teardown().context("remove what remains of an earlier demo")?;
     let mut environment = Environment::new(&options.tools.context("--tools names no directory")?)?;
     let outcome = scenario::run_demo(&mut environment, options.keep);
     if options.keep && outcome.is_ok() {
@@ -64,7 +64,7 @@ fn run() -> Result<ExitCode> {
     let mut checks = outcome?;
     if !options.keep {
         checks.record(
-            "nothing is left behind",
+            "nothing remains",
             traces.is_empty().then_some(()).ok_or(traces),
         );
     }

@@ -159,8 +159,8 @@ impl Kubectl {
             "--wait=false",
         ])?;
         self.wait(&format!("namespace {namespace} is deleted"), GONE, |kube| {
-            let left = kube.run(&["get", "namespace", namespace, "--ignore-not-found"])?;
-            Ok(left.trim().is_empty().then_some(()))
+            let remaining = kube.run(&["get", "namespace", namespace, "--ignore-not-found"])?;
+            Ok(remaining.trim().is_empty().then_some(()))
         })
     }
 }

@@ -54,7 +54,7 @@ pub struct Options {
     /// Others use sidetrack on the same kernel, as clusters of kind do: do not look for programs without a pin.
     #[arg(long)]
     shared_kernel: bool,
-    /// How long pods with istio-init are taken over and given back, in seconds.
+    /// How long pods with istio-init are adopted and released, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 260)]
     takeover: u64,
     /// Pods that are enrolled at a time.

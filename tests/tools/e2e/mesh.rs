@@ -297,8 +297,8 @@ fn set_sidecar(pod: &mut Value, command: &[&str]) {
     }
 }
 
-/// The sidecar's configuration: what goes out goes on to its original destination, what comes in to the app, from
-/// 127.0.0.6. Both add a header to the answer and write a line to stdout.
+/// The sidecar's configuration: what goes out continues to its original destination, what comes in to the app,
+/// from 127.0.0.6. Both add a header to the answer and write a line to stdout.
 fn envoy() -> Value {
     let listener = |name: &str, port: u16, cluster: &str, header: &str| {
         let route = json!({

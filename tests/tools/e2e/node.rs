@@ -73,7 +73,7 @@ pub fn run_on_each(kube: &Kubectl, script: &str) -> Result<BTreeMap<String, Stri
     Ok(texts)
 }
 
-/// What is left of sidetrack on the nodes, a line each.
+/// What remains of sidetrack on the nodes, a line each.
 pub fn traces(kube: &Kubectl) -> Result<Vec<String>> {
     Ok(run_everywhere(kube, TRACES)?
         .lines()
@@ -82,7 +82,7 @@ pub fn traces(kube: &Kubectl) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Waits until nothing is left.
+/// Waits until nothing remains.
 pub fn wait_clean(kube: &Kubectl, patience: Duration) -> Result<()> {
     kube.wait("the nodes are clean", patience, |kube| {
         let traces = traces(kube)?;

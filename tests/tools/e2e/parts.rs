@@ -86,7 +86,7 @@ const PARTS: [Part; 16] = [
     ),
     (
         "unmaintained",
-        "an entry of the plugin whose flags were taken away",
+        "an entry of the plugin whose flags were removed",
         unmaintained::run,
     ),
     ("crowd", "many pods at a time", crowd::run),

@@ -270,7 +270,7 @@ impl World {
         Ok(())
     }
 
-    /// Cleans the nodes if an agent that could not has left something.
+    /// Cleans the nodes if something remains of an agent that could not.
     pub fn clean_if_needed(&self) -> Result<()> {
         if node::traces(&self.kube)?.is_empty() {
             return Ok(());

@@ -61,9 +61,9 @@ impl Loop {
     fn row(&self, name: &'static str) -> Row {
         let mut took = self.took.clone();
         took.sort();
-        let at = |share: f64| {
+        let at = |quantile: f64| {
             let last = took.len().saturating_sub(1);
-            let place = (last as f64 * share).round() as usize;
+            let place = (last as f64 * quantile).round() as usize;
             took.get(place).map_or(0.0, |took| took.as_secs_f64() * 1e3)
         };
         Row {

@@ -236,7 +236,7 @@ pub fn difference(
         target.policy.mode == Mode::Tproxy && target.policy.dialect.proxy_mark().is_none();
     if case.is_forwarded && is_of_mangle {
         // The rules mark every packet of an established connection that enters, also the answers to one that they
-        // left alone, and the mark keeps these in the pod.
+        // did not redirect, and the mark keeps these in the pod.
         let lost = *oracle == Outcome::Fails(libc::EINPROGRESS);
         let passed = match ours {
             Outcome::Fails(errno) => *errno == libc::ECONNREFUSED,
@@ -284,8 +284,8 @@ pub fn difference(
         return None;
     };
     if case.dial.beside.is_some() && !target.policy.rules_ignore_capture_range() {
-        let taken = *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
-        return taken.then_some(
+        let is_in_use = *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
+        return is_in_use.then_some(
             "bound port used twice, by rules that capture loopback: remapped under iptables, EADDRNOTAVAIL",
         );
     }

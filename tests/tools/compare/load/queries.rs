@@ -12,8 +12,8 @@ use sidetrack_common::{dns::DNS_PORT, rule::Rule};
 use super::What;
 use crate::{explain::Explainer, matrix::Family, target::Target};
 
-/// The first source port, below those that the kernel chooses: of a pair of ports that connection tracking knows it
-/// evaluates no rule.
+/// The first source port, below those that the kernel chooses: for a pair of ports that connection tracking has
+/// recorded it evaluates no rule.
 const FIRST_PORT: u16 = 20_000;
 
 /// Whether the lines of a dialect count queries in other places than those that stand for the decision: 1.8 has port 53

@@ -75,7 +75,7 @@ pub fn crash(environment: &mut Environment, agent: u32, checks: &mut Checks) -> 
         enrolled.into_iter().collect::<Result<()>>()?;
         anyhow::Ok(counted)
     })?;
-    let during = format!("{good} requests while the agent takes over again, 0 failed");
+    let during = format!("{good} requests while the agent adopts the pods again, 0 failed");
     checks.record(
         &during,
         (good > 0 && bad == 0)

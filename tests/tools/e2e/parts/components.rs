@@ -91,13 +91,13 @@ fn applied(world: &World, component: &Component) -> Result<Kustomization> {
 fn delete(world: &World, component: &Component) -> Result<String> {
     applied(world, component)?.delete(&world.kube)?;
     node::wait_clean(&world.kube, BY_ITSELF)?;
-    let left = world.kube.run(&[
+    let remaining = world.kube.run(&[
         "get",
         "clusterrole,clusterrolebinding,mutatingwebhookconfiguration",
         "-o",
         "name",
     ])?;
-    ensure!(!left.contains("sidetrack"), "{left}");
+    ensure!(!remaining.contains("sidetrack"), "{remaining}");
     Ok(String::new())
 }
 

@@ -1,4 +1,4 @@
-//! Many pods on a node, enrolled and given back at a time.
+//! Many pods on a node, enrolled and released at a time.
 
 use std::time::{Duration, Instant};
 

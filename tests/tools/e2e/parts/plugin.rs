@@ -51,11 +51,11 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     world.wait_agents()?;
     let removed = kube.wait("the entry is removed", SOON, |kube| {
         let traces = node::traces(kube)?;
-        let left: Vec<_> = traces
+        let remaining: Vec<_> = traces
             .iter()
             .filter(|line| line.contains("/etc/cni"))
             .collect();
-        ensure!(left.is_empty(), "{left:?}");
+        ensure!(remaining.is_empty(), "{remaining:?}");
         Ok(Some(String::new()))
     });
     checks.record("cni.remove takes it away", removed);

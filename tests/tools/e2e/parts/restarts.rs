@@ -70,12 +70,12 @@ fn outage(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         node::run_everywhere(kube, REACH).map(Some)
     })?;
     let start = Instant::now();
-    let left = world
+    let released = world
         .wait_enrolled(SHOP, 0, START)
         .map(|()| (start.elapsed(), ready.elapsed()));
     checks.record(
         "after the outage a label takes effect within 4 s of the API server's Service",
-        left.and_then(|(took, since_ready)| {
+        released.and_then(|(took, since_ready)| {
             ensure!(took < CURRENT, "{took:?}");
             let (took, since_ready) = (took.as_secs_f64(), since_ready.as_secs_f64());
             Ok(format!(

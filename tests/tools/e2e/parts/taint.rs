@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// An agent that is ready looks at its node once a minute.
-const AGAIN: Duration = Duration::from_secs(80);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(80);
 
 pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     let ended = try_taint(world, checks);
-    // What an agent has left would keep away the pods of the next parts.
+    // A taint that remains would block the pods of the next parts.
     world.remove_taint();
     ended
 }
@@ -50,7 +50,7 @@ fn try_taint(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     world.delete_pod("tainted")?;
     let before = lives(world)?;
     add(world)?;
-    let again = gone(world, AGAIN).and_then(|took| {
+    let again = gone(world, REMOVAL_TIMEOUT).and_then(|took| {
         let after = lives(world)?;
         ensure!(before == after, "other agents: {before:?}, {after:?}");
         Ok(format!("{:.0} s", took.as_secs_f64()))

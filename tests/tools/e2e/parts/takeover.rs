@@ -1,4 +1,4 @@
-//! Running pods whose iptables rules redirect are enrolled, given back and enrolled again.
+//! Running pods whose iptables rules redirect are enrolled, released and enrolled again.
 
 use std::{
     thread,

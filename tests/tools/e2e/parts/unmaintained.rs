@@ -1,4 +1,4 @@
-//! The plugin's flags are taken from the DaemonSet past the chart: its entry stays on the nodes, and no agent keeps
+//! The plugin's flags are removed from the DaemonSet without the chart: its entry stays on the nodes, and no agent keeps
 //! it in place any more.
 
 use anyhow::{Result, ensure};
