@@ -183,7 +183,7 @@ pub fn tests() -> Result<()> {
     must(&mut test_build(Needs::Tests))
 }
 
-/// The build that every command shares. xtask is left out because it is running, and for the demo what it does not run:
+/// The shared build of all commands. xtask is omitted because it is running, and for the demo what it does not run:
 /// a third of a first build is linking the other tools.
 fn test_build(needs: Needs) -> Command {
     let mut command = cargo();

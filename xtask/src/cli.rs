@@ -32,7 +32,7 @@ pub enum Command {
     /// Measure what interception costs, against iptables and against no interception (needs root)
     #[command(disable_help_flag = true)]
     Bench(tool::Arguments),
-    /// Attack a running agent and webhook, and check that nobody else notices (needs root)
+    /// Attack a running agent and webhook, and check that no other pod notices (needs root)
     #[command(disable_help_flag = true)]
     Attacks(tool::Arguments),
     /// Start pods by the hundred and check that no connection bypasses the sidecar (needs root)

@@ -168,7 +168,7 @@ impl Fuzz {
         }
         let Some(input) = log.failing_input() else {
             bail!(
-                "{} ended with {status} and left no input, see {}",
+                "{} ended with {status} without an input, see {}",
                 self.binary.display(),
                 log_path.display()
             );

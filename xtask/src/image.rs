@@ -165,14 +165,14 @@ fn require_static(binary: &Path) -> Result<()> {
 }
 
 /// Completion scripts and manual pages, where distributions put them.
-pub fn documents(binary: &Path, share: &Path) -> Result<()> {
+pub fn documents(binary: &Path, to: &Path) -> Result<()> {
     let name = binary.file_name().context("a program's name")?.display();
     for (shell, path) in [
         ("bash", format!("bash-completion/completions/{name}")),
         ("zsh", format!("zsh/site-functions/_{name}")),
         ("fish", format!("fish/vendor_completions.d/{name}.fish")),
     ] {
-        let path = share.join(path);
+        let path = to.join(path);
         let parent = path.parent().context("a path in the image")?;
         fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
         let script = answer(Command::new(binary).args(["completions", shell]))
@@ -180,7 +180,7 @@ pub fn documents(binary: &Path, share: &Path) -> Result<()> {
         fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
     }
     let mut man = Command::new(binary);
-    must(man.arg("man").arg(share.join("man/man1")))
+    must(man.arg("man").arg(to.join("man/man1")))
 }
 
 pub fn install(from: &Path, to: &Path) -> Result<()> {

@@ -41,7 +41,7 @@ const SUBJECTS: [Subject; 3] = [
     },
 ];
 
-/// What share of the viable mutants has to be caught. Those that no test can notice are named in
+/// How many percent of the viable mutants have to be caught. Those that no test can notice are named in
 /// `.cargo/mutants.toml`.
 const PERCENT: usize = 97;
 
@@ -165,14 +165,14 @@ impl Outcome {
     }
 
     fn line(&self, subject: &Subject) -> String {
-        let share = 100.0 * self.noticed() as f64 / self.viable().max(1) as f64;
+        let percent = 100.0 * self.noticed() as f64 / self.viable().max(1) as f64;
         let verdict = if self.reaches(PERCENT) {
             "ok"
         } else {
             "FAILED"
         };
         format!(
-            "{:<10} {:>7} {:>7} {:>7} {:>9}  {share:.1} %, at least {PERCENT} %: {verdict}",
+            "{:<10} {:>7} {:>7} {:>7} {:>9}  {percent:.1} %, at least {PERCENT} %: {verdict}",
             subject.name, self.caught, self.timeout, self.missed, self.unviable
         )
     }

@@ -34,9 +34,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     // Those on whose pages and scripts everything depends.
     let own = build::statically_linked(Arch::native())?;
-    let share = release.work.join("share");
+    let pages = release.work.join("share");
     for program in ["sidetrack", "kubectl-sidetrack"] {
-        image::documents(&own.join(program), &share.join(program))?;
+        image::documents(&own.join(program), &pages.join(program))?;
     }
     records::licenses(&release, &record_tools)?;
     for arch in &release.archs {

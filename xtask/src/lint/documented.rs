@@ -26,13 +26,13 @@ use crate::{
 };
 
 /// Flags that the docs leave out: every command has them.
-const LEFT_OUT: [&str; 2] = ["--help", "--version"];
+const OMITTED: [&str; 2] = ["--help", "--version"];
 
 /// What is run, and how long it may take: one that follows something runs until it is ended.
 const LIMIT: [&str; 3] = ["timeout", "--kill-after=1", "3"];
 
 /// No user of this machine.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 /// Builds the programs, and fails with every command and flag that is wrong.
 pub fn check() -> Result<()> {
@@ -54,7 +54,7 @@ pub fn check() -> Result<()> {
     let docs: String = pages.into_iter().map(|(_, text)| text).collect();
     for program in ["sidetrack", "kubectl-sidetrack", "sidetrack-webhook"] {
         for (command, flag) in programs.flags(program)? {
-            if !flag.is_in(&docs) && !LEFT_OUT.contains(&flag.long.as_str()) {
+            if !flag.is_in(&docs) && !OMITTED.contains(&flag.long.as_str()) {
                 wrong.push(format!("no page names {} of `{command}`", flag.long));
             }
         }
@@ -73,7 +73,7 @@ fn pages() -> Result<Vec<(PathBuf, String)>> {
     for folder in ["", "docs", "deploy/chart", "deploy/pods-dir"] {
         for entry in fs::read_dir(root().join(folder)).with_context(|| format!("read {folder}"))? {
             let name = Path::new(folder).join(entry?.file_name());
-            // What a version changed is told in the words of that version.
+            // What a version changed is described in the words of that version.
             if name.extension().is_some_and(|it| it == "md") && name != Path::new("CHANGELOG.md") {
                 let text = fs::read_to_string(root().join(&name))?;
                 found.push((name, text));
@@ -134,7 +134,7 @@ impl Copies {
             .current_dir("/")
             .stdin(Stdio::null());
         if is_root() {
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
         command
     }

@@ -40,15 +40,15 @@ pub fn check(files: &[File]) -> Result<()> {
     }
     let mut crates: BTreeMap<&str, Sources<'_>> = BTreeMap::new();
     for (name, order) in &lines("modules ") {
-        let (src, room) = (name[0], name.get(1));
+        let (src, parent) = (name[0], name.get(1));
         let sources = crates
             .entry(src)
             .or_insert_with(|| Sources::read(src, files));
-        let room = room.into_iter().flat_map(|room| room.split("::"));
-        let room: Module = room.map(str::to_owned).collect();
-        let missing = sources.without_place(&room, order);
+        let parent = parent.into_iter().flat_map(|parent| parent.split("::"));
+        let parent: Module = parent.map(str::to_owned).collect();
+        let missing = sources.without_place(&parent, order);
         wrong.extend(missing.into_iter().map(|it| format!("{src}: {it}")));
-        wrong.extend(sources.forbidden_arrows(&room, order));
+        wrong.extend(sources.forbidden_arrows(&parent, order));
     }
     ensure!(
         wrong.is_empty(),
@@ -128,14 +128,14 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// The modules of a room that are not in its order, and places in the order without a module.
-    fn without_place(&self, room: &[String], order: &[&str]) -> Vec<String> {
+    /// The modules of a parent that are not in its order, and places in the order without a module.
+    fn without_place(&self, parent: &[String], order: &[&str]) -> Vec<String> {
         let children = self
             .modules
             .iter()
-            .filter(|it| it.len() > room.len() && it.starts_with(room));
+            .filter(|it| it.len() > parent.len() && it.starts_with(parent));
         let children: BTreeSet<&str> = children
-            .map(|it| it[room.len()].as_str())
+            .map(|it| it[parent.len()].as_str())
             .filter(|name| !TESTS.contains(name))
             .collect();
         let listed: BTreeSet<&str> = order
@@ -145,15 +145,15 @@ impl<'a> Sources<'a> {
             .collect();
         let missing = children
             .difference(&listed)
-            .map(|name| format!("{} has no place in the table", show(room, name)));
+            .map(|name| format!("{} has no place in the table", show(parent, name)));
         let gone = listed
             .difference(&children)
-            .map(|name| format!("there is no {}", show(room, name)));
+            .map(|name| format!("there is no {}", show(parent, name)));
         missing.chain(gone).collect()
     }
 
     /// Uses of a module that stands above the one that uses it.
-    fn forbidden_arrows(&self, room: &[String], order: &[&str]) -> Vec<String> {
+    fn forbidden_arrows(&self, parent: &[String], order: &[&str]) -> Vec<String> {
         let place = |name: &str| order.iter().position(|it| *it == name);
         let mut wrong = Vec::new();
         for (file, module, names) in &self.files {
@@ -161,20 +161,20 @@ impl<'a> Sources<'a> {
             if module.iter().any(|name| TESTS.contains(&name.as_str())) {
                 continue;
             }
-            let Some(from) = self.within(room, module) else {
+            let Some(from) = self.within(parent, module) else {
                 continue;
             };
             for it in names.uses.iter().filter(|it| !it.is_exported) {
                 let path = self.resolved(&it.path);
-                if let Some(to) = self.within(room, &path)
+                if let Some(to) = self.within(parent, &path)
                     && let (Some(from_place), Some(to_place)) = (place(from), place(to))
                     && to_place < from_place
                 {
                     let (path, line) = (file.path.display(), it.line);
                     wrong.push(format!(
                         "{path}:{line}: {} -> {}",
-                        show(room, from),
-                        show(room, to)
+                        show(parent, from),
+                        show(parent, to)
                     ));
                 }
             }
@@ -182,11 +182,11 @@ impl<'a> Sources<'a> {
         wrong
     }
 
-    /// The module of a room that a path leads to; [`PARENT`] for an item of the room itself.
-    fn within<'p>(&self, room: &[String], path: &'p [String]) -> Option<&'p str> {
-        let name = path.strip_prefix(room)?.first();
+    /// The module of a parent that a path leads to; [`PARENT`] for an item of the parent itself.
+    fn within<'p>(&self, parent: &[String], path: &'p [String]) -> Option<&'p str> {
+        let name = path.strip_prefix(parent)?.first();
         let is_module = |name: &&String| {
-            let module: Module = room.iter().chain([*name]).cloned().collect();
+            let module: Module = parent.iter().chain([*name]).cloned().collect();
             self.modules.contains(&module)
         };
         Some(name.filter(is_module).map_or(PARENT, String::as_str))
@@ -219,13 +219,13 @@ fn module_of(below_src: &Path) -> Module {
     names
 }
 
-/// A module of a room, as a path.
-fn show(room: &[String], name: &str) -> String {
-    match (room.is_empty(), name) {
+/// A module of a parent, as a path.
+fn show(parent: &[String], name: &str) -> String {
+    match (parent.is_empty(), name) {
         (true, PARENT) => "the crate's root".to_owned(),
         (true, name) => name.to_owned(),
-        (false, PARENT) => room.join("::"),
-        (false, name) => format!("{}::{name}", room.join("::")),
+        (false, PARENT) => parent.join("::"),
+        (false, name) => format!("{}::{name}", parent.join("::")),
     }
 }
 

@@ -28,7 +28,7 @@ mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
 mount -t bpf bpf "$root/sys/fs/bpf"
-# What the agent takes for the root of all cgroups, so that this machine's own are left alone.
+# What the agent uses as the root of all cgroups, so that this machine's own stay untouched.
 mount --bind "$cgroup" "$root$cgroups"
 mount -t tmpfs tmpfs "$root/run"
 
@@ -43,7 +43,7 @@ install() {
     cp "$1" "$root/tmp/package"
     case $kind in
     deb) inside dpkg --install /tmp/package ;;
-    # Debian's rpm knows nothing of what dpkg has installed, such as /bin/sh.
+    # Debian's rpm has no record of what dpkg has installed, such as /bin/sh.
     rpm) inside rpm --upgrade --nodeps --replacepkgs --oldpackage /tmp/package ;;
     esac >"$root/tmp/install.log" 2>&1 || { cat "$root/tmp/install.log"; fail "install $1"; }
 }
@@ -115,10 +115,10 @@ purge
 umount "$root/run/netns/web-0"
 rm -r "$root/run/netns"
 # The kernel puts two files of its own there.
-left=$(find "$root/sys/fs/bpf" -mindepth 1 ! -name '*.debug')
-[ -z "$left" ] || fail "left in the bpffs: $left"
+remains=$(find "$root/sys/fs/bpf" -mindepth 1 ! -name '*.debug')
+[ -z "$remains" ] || fail "remains in the bpffs: $remains"
 attached=$(bpftool cgroup tree "$cgroup" | grep -v -e '^CgroupPath' -e '^ID ' -e "^$cgroup\$" || true)
-[ -z "$attached" ] || fail "left at the cgroup: $attached"
+[ -z "$attached" ] || fail "remains at the cgroup: $attached"
 listing >"$root/tmp/after"
-diff "$root/tmp/before" "$root/tmp/after" || fail "left in the file system"
+diff "$root/tmp/before" "$root/tmp/after" || fail "the file system differs"
 say "purged without a trace"

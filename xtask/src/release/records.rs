@@ -22,7 +22,7 @@ const BOM: Program = Program {
     estimate: "a minute",
 };
 
-/// Optimized, since it compares the text of every license with all that it knows.
+/// Optimized, since it compares the text of every license with all that it has.
 const ABOUT: Program = Program {
     name: "cargo-about",
     version: "0.9.3",
@@ -91,7 +91,7 @@ pub fn materials(release: &Release<'_>, tools: &Tools) -> Result<()> {
             .args(["--manifest-path", "agent/Cargo.toml"])
             .args(["--target", &arch.triple()]);
         let written = must(&mut command).context("list the materials");
-        let taken = written.and_then(|()| take(release, *arch));
+        let outcome = written.and_then(|()| take(release, *arch));
         // It writes into every package of the workspace.
         let mut find = Command::new("find");
         find.current_dir(root())
@@ -99,7 +99,7 @@ pub fn materials(release: &Release<'_>, tools: &Tools) -> Result<()> {
             // Not -delete, which makes find walk into target/ in spite of -prune, and fail.
             .args([&format!("*{BOM_SUFFIX}"), "-exec", "rm", "{}", "+"]);
         must(&mut find)?;
-        taken?;
+        outcome?;
     }
     Ok(())
 }

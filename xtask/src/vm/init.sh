@@ -41,7 +41,7 @@ else
     mkdir /run/pods
     $SIDETRACK_BIN agent --pods-dir /run/pods --socket /run/sidetrack.sock
     status=$?
-    echo "@left"
+    echo "@remains"
     find /sys/fs/bpf /run/sidetrack.sock -mindepth 1 2>/dev/null
     bpftool prog list
     bpftool link list

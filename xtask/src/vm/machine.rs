@@ -86,7 +86,7 @@ impl Machine<'_> {
     fn command(&self) -> Command {
         let mut command = Command::new(format!("qemu-system-{}", self.arch.machine()));
         // A machine of QEMU's own has one serial port on arm64; the second is a card. Linux hands parameters that it does
-        // not know to init as variables.
+        // not recognize to init as variables.
         let (machine, console, output): (&[&str], _, _) = match self.arch {
             Arch::Amd64 => (&["-cpu", AMD64], "ttyS0", "ttyS1"),
             Arch::Arm64 => (

@@ -22,7 +22,7 @@ pub struct Session {
     pub running: Option<String>,
     /// The output of the agent on a refused kernel.
     pub agent: String,
-    /// What the agent left behind there.
+    /// What remains of the agent there.
     pub left: Vec<String>,
     /// Exit status of the tests, or of the agent on a refused kernel.
     pub status: Option<i32>,
@@ -54,7 +54,7 @@ enum Part {
     Doctor,
     Tests,
     Agent,
-    Left,
+    Remains,
 }
 
 #[derive(Deserialize)]
@@ -107,7 +107,7 @@ impl Session {
                 self.agent += line;
                 self.agent.push('\n');
             }
-            Part::Left => self.left.push(line.to_owned()),
+            Part::Remains => self.left.push(line.to_owned()),
         }
     }
 
@@ -119,7 +119,7 @@ impl Session {
             "doctor" => self.part = Part::Doctor,
             "tests" => self.part = Part::Tests,
             "agent" => self.part = Part::Agent,
-            "left" => self.part = Part::Left,
+            "remains" => self.part = Part::Remains,
             _ => {
                 self.status = word
                     .strip_prefix("ended ")
@@ -191,7 +191,7 @@ impl Session {
                 }
             }
             if !self.left.is_empty() {
-                problems.push(format!("the agent left behind {}", self.left.join(", ")));
+                problems.push(format!("the agent did not remove {}", self.left.join(", ")));
             }
         } else if self.status != Some(0) && self.failed().next().is_none() {
             problems.push("the tests did not finish".to_owned());

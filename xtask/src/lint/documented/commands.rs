@@ -227,7 +227,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// A word as it could be typed: without the brackets around what may be left out and the backslash before a bar in a
+/// A word as it could be typed: without the brackets around what may be omitted and the backslash before a bar in a
 /// table, and with a value where a page names one in capitals.
 fn filled_in(word: &str) -> String {
     let may_be_omitted =

@@ -8,9 +8,9 @@ fn file(path: &str, text: &str) -> File {
     }
 }
 
-fn arrows(files: &[File], room: &str, order: &[&str]) -> Vec<String> {
-    let room: Module = room.split_terminator("::").map(str::to_owned).collect();
-    Sources::read("a/src", files).forbidden_arrows(&room, order)
+fn arrows(files: &[File], parent: &str, order: &[&str]) -> Vec<String> {
+    let parent: Module = parent.split_terminator("::").map(str::to_owned).collect();
+    Sources::read("a/src", files).forbidden_arrows(&parent, order)
 }
 
 #[test]
@@ -44,24 +44,24 @@ fn a_name_handed_on_by_another_module_does_not_hide_the_arrow() {
 }
 
 #[test]
-fn a_room_below_has_an_order_of_its_own() {
+fn a_module_below_has_an_order_of_its_own() {
     let files = [
-        file("a/src/lib.rs", "mod room;"),
-        file("a/src/room.rs", "mod one;\nmod two;\nfn f() { one::g() }"),
-        file("a/src/room/one.rs", "use super::{f, two::T};"),
-        file("a/src/room/two.rs", "use super::one;"),
-        file("a/src/room/two/tests.rs", "use super::super::one::all;"),
+        file("a/src/lib.rs", "mod outer;"),
+        file("a/src/outer.rs", "mod one;\nmod two;\nfn f() { one::g() }"),
+        file("a/src/outer/one.rs", "use super::{f, two::T};"),
+        file("a/src/outer/two.rs", "use super::one;"),
+        file("a/src/outer/two/tests.rs", "use super::super::one::all;"),
     ];
     let wrong = [
-        "a/src/room/one.rs:1: room::one -> room",
-        "a/src/room/two.rs:1: room::two -> room::one",
+        "a/src/outer/one.rs:1: outer::one -> outer",
+        "a/src/outer/two.rs:1: outer::two -> outer::one",
     ];
-    assert_eq!(arrows(&files, "room", &["self", "one", "two"]), wrong);
+    assert_eq!(arrows(&files, "outer", &["self", "one", "two"]), wrong);
     let wrong = [
-        "a/src/room.rs:3: room -> room::one",
-        "a/src/room/one.rs:1: room::one -> room::two",
+        "a/src/outer.rs:3: outer -> outer::one",
+        "a/src/outer/one.rs:1: outer::one -> outer::two",
     ];
-    assert_eq!(arrows(&files, "room", &["two", "one", "self"]), wrong);
+    assert_eq!(arrows(&files, "outer", &["two", "one", "self"]), wrong);
 }
 
 #[test]
@@ -108,9 +108,13 @@ fn the_order_of_crates_has_no_circles() {
         let below = |it: &&str| crates[..at].iter().any(|(other, _)| other[0] == *it);
         assert!(allowed.iter().all(below), "{name:?}");
     }
-    let rooms = lines("modules ");
-    assert!(!rooms.is_empty());
-    assert!(rooms.iter().all(|(name, _)| root().join(name[0]).is_dir()));
+    let modules = lines("modules ");
+    assert!(!modules.is_empty());
+    assert!(
+        modules
+            .iter()
+            .all(|(name, _)| root().join(name[0]).is_dir())
+    );
 }
 
 #[test]

@@ -18,6 +18,6 @@ fn the_charts_own_metadata() {
 }
 
 #[test]
-fn nothing_is_left_out() {
+fn nothing_is_omitted() {
     assert!(metadata("name: a\nmaintainers:\n- b\n").is_err());
 }

@@ -10,7 +10,7 @@ use crate::{
     run::must,
 };
 
-/// The release whose programs are taken. Its glibc must not be older than the one that the tests are linked with.
+/// The release whose programs are used. Its glibc must not be older than the one that the tests are linked with.
 const SUITE: &str = "bookworm";
 
 /// Packages with the programs that tests start.

@@ -76,7 +76,7 @@ fn a_refusal_must_be_complete() {
         OLD,
         "@agent",
         "lacks sockops",
-        "@left",
+        "@remains",
         "@ended 1",
     ]);
     assert_eq!(refused.problems(), Vec::<String>::new());
@@ -86,11 +86,18 @@ fn a_refusal_must_be_complete() {
             OLD,
             "@agent",
             "lacks sockops",
-            "@left",
+            "@remains",
             "@ended 0",
         ],
-        ["@doctor", OLD, "@agent", "no idea", "@left", "@ended 1"],
-        ["@doctor", OLD, "@agent", "lacks sockops", "@left", "a link"],
+        ["@doctor", OLD, "@agent", "no idea", "@remains", "@ended 1"],
+        [
+            "@doctor",
+            OLD,
+            "@agent",
+            "lacks sockops",
+            "@remains",
+            "a link",
+        ],
     ] {
         assert!(!parse(&wrong).problems().is_empty(), "{wrong:?}");
     }
