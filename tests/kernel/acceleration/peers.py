@@ -43,7 +43,7 @@ def same(got, want):
 
 
 def both_ways(sock, own, other):
-    """Everything at once in both directions; the reader dawdles, so that TCP takes over and gives back."""
+    """Everything at once in both directions; the reader dawdles, so that TCP is used for a while."""
     sender = threading.Thread(target=send_all, args=(sock, data(own, MANY), own))
     sender.start()
     same(receive(sock, MANY, other, 0.003), data(other, MANY))
