@@ -51,7 +51,7 @@ enum Command {
     Agent(agent::Options),
     /// Show what is loaded on this node, and the agent's state
     Status(status::Options),
-    /// List the pods the agent knows, one row each
+    /// List the pods the agent has, one row each
     Pods(pods::Options),
     /// Show a pod's policy as rules, with the connections each has decided
     Rules(rules::Options),

@@ -25,7 +25,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// Nobody listens.
+    /// No process listens.
     #[error("no agent answers on {} ({cause}): look whether `sidetrack agent` runs, and pass its --socket", socket.display())]
     Absent {
         /// Where.

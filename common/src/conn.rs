@@ -125,8 +125,8 @@ impl HandshakeReason {
     ];
 }
 
-/// Value of a handshake row. The kernel uses the memory of a row that is removed for another one at once: whoever reads
-/// a row copies what it says, and then looks whose it is.
+/// Value of a handshake row. The kernel uses the memory of a row that is removed for another one at once: a program that
+/// reads a row copies what it says, and then looks whose it is.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -144,7 +144,7 @@ pub struct HandshakeRow {
 pub struct DestinationKey {
     /// Network namespace cookie.
     pub netns: u64,
-    /// The last two words of the target's address, network byte order: they tell all targets apart.
+    /// The last two words of the target's address, network byte order: they differ for all targets.
     pub target_be: [u32; 2],
     /// The target's port, host order: the capture port.
     pub target_port: u16,

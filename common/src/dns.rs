@@ -35,7 +35,7 @@ pub enum DnsTcp {
 pub struct DnsBlock(u32);
 
 impl DnsBlock {
-    // One bit for each answer: that one is set tells the kernel's verifier nothing about the others, so that it does not
+    // One bit for each answer: a set bit says nothing about the others to the kernel's verifier, so that it does not
     // walk the rules once more for each combination.
     const POSITION_BIT: u32 = 1 << 16;
     const TCP_BIT: u32 = 1 << 19;

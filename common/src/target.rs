@@ -158,7 +158,7 @@ const fn within(range: (Addr, u8), host: u32) -> Addr {
 }
 
 /// A bit of the third word of IPv6 targets, network byte order: in IPv4 targets that word is `::ffff:0:0`'s, which lacks
-/// it. The last two words of an address therefore tell all targets apart.
+/// it. The last two words of an address therefore differ for all targets.
 const NOT_MAPPED: u32 = u32::from_ne_bytes([1, 0, 0, 0]);
 
 /// Mixes a destination, so that both halves of the result depend on all of it. Destinations that differ in nothing but

@@ -12,7 +12,7 @@ use crate::{
         Ack, Add, Answer, Delete, Hello, Info, Keep, Payload, Request, Response, SnapshotSent, V1,
     },
     packet,
-    table::{Netns, RETRY_INTERVAL, SessionId, Step, Table, Told, Workload},
+    table::{Netns, RETRY_INTERVAL, SessionId, Step, Table, LastAnswer, Workload},
 };
 
 /// How long ztunnel may take for hello and for each acknowledgement: istio-cni's limit as well.
@@ -72,7 +72,7 @@ impl Session<'_> {
                 Step::Keep(uid) => {
                     self.accepted(Payload::Keep(Keep { uid: uid.clone() }))
                         .await?;
-                    self.table.answered(self.id, &uid, Told::Keeps);
+                    self.table.answered(self.id, &uid, LastAnswer::Keeps);
                 }
                 Step::Delete(uid) => {
                     self.accepted(Payload::Delete(Delete { uid: uid.clone() }))
@@ -84,7 +84,7 @@ impl Session<'_> {
                         .await?;
                     self.table.snapshot_sent(self.id);
                 }
-                Step::Wait(again) => {
+                Step::Wait(retry_at) => {
                     tokio::select! {
                         received = packet::receive(&self.stream) => {
                             return match received.context("read from it")? {
@@ -93,7 +93,7 @@ impl Session<'_> {
                             };
                         }
                         () = changes.next() => {}
-                        () = until(again) => {}
+                        () = until(retry_at) => {}
                     }
                 }
             }
@@ -112,19 +112,19 @@ impl Session<'_> {
             info: Some(info),
         });
         let inode = netns.inode;
-        let told = match self.request(add, Some(netns)).await? {
-            Ok(()) => Told::Serves(inode),
+        let answer = match self.request(add, Some(netns)).await? {
+            Ok(()) => LastAnswer::Serves(inode),
             Err(error) => {
                 warn!(%pod, "ztunnel cannot serve it, and is asked again: {error}");
-                let again = Instant::now() + RETRY_INTERVAL;
-                Told::Refused {
+                let retry_at = Instant::now() + RETRY_INTERVAL;
+                LastAnswer::Refused {
                     inode,
                     error,
-                    again,
+                    retry_at,
                 }
             }
         };
-        self.table.answered(self.id, uid, told);
+        self.table.answered(self.id, uid, answer);
         Ok(())
     }
 

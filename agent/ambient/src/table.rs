@@ -1,4 +1,4 @@
-//! What ztunnel is to serve, and what each connected ztunnel was told and has answered.
+//! What ztunnel is to serve, and what each connected ztunnel was sent and has answered.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::watch, time::timeout};
 
 /// When a pod that ztunnel could not serve is named again. It tries again by itself at the same interval
-/// (`RETRY_DURATION` in `src/inpod/workloadmanager.rs`), and does not tell.
+/// (`RETRY_DURATION` in `src/inpod/workloadmanager.rs`), and does not report it.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A pod that ztunnel is to serve.
@@ -27,7 +27,7 @@ pub struct Workload {
     pub netns: Option<Netns>,
 }
 
-/// What ztunnel knows a pod by: its uid, or `namespace/name` of one that has none, as a manifest in a directory may be.
+/// By what ztunnel identifies a pod: its uid, or `namespace/name` of one that has none, as a manifest in a directory may be.
 #[must_use]
 pub fn workload_uid(uid: Option<&str>, namespace: &str, name: &str) -> String {
     uid.map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
@@ -85,14 +85,14 @@ impl fmt::Display for Served {
 
 /// What a ztunnel has answered about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum LastAnswer {
     /// It serves it in the namespace of this inode.
     Serves(u64),
     /// It gave this error, for the namespace of this inode.
     Refused {
         inode: u64,
         error: String,
-        again: Instant,
+        retry_at: Instant,
     },
     /// It is not to forget it: it is added when its namespace turns up, or deleted.
     Keeps,
@@ -103,13 +103,13 @@ pub(crate) type SessionId = u64;
 
 #[derive(Debug, Default)]
 struct Session {
-    told: BTreeMap<String, Told>,
+    answers: BTreeMap<String, LastAnswer>,
     snapshot_sent: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By uid; `None` until the node's pods are known, when nobody can be told that others are gone.
+    /// By uid; `None` until the node's pods are known, when no ztunnel can be informed that others are gone.
     wanted: Option<BTreeMap<String, Workload>>,
     sessions: BTreeMap<SessionId, Session>,
     next_session: SessionId,
@@ -215,10 +215,10 @@ impl Table {
     }
 
     /// Notes what a ztunnel has answered.
-    pub(crate) fn answered(&self, id: SessionId, uid: &str, told: Told) {
+    pub(crate) fn answered(&self, id: SessionId, uid: &str, answer: LastAnswer) {
         self.state.send_modify(|state| {
             if let Some(session) = state.sessions.get_mut(&id) {
-                session.told.insert(uid.to_owned(), told);
+                session.answers.insert(uid.to_owned(), answer);
             }
         });
     }
@@ -226,7 +226,7 @@ impl Table {
     pub(crate) fn deleted(&self, id: SessionId, uid: &str) {
         self.state.send_modify(|state| {
             if let Some(session) = state.sessions.get_mut(&id) {
-                session.told.remove(uid);
+                session.answers.remove(uid);
             }
         });
     }
@@ -276,10 +276,10 @@ impl State {
         }
         let inode = workload.netns.as_ref().map(|netns| netns.inode);
         let mut served = Served::Waiting;
-        for told in self.sessions.values().filter_map(|it| it.told.get(uid)) {
-            match told {
-                Told::Serves(there) if Some(*there) == inode => return Served::Yes,
-                Told::Refused {
+        for answer in self.sessions.values().filter_map(|it| it.answers.get(uid)) {
+            match answer {
+                LastAnswer::Serves(there) if Some(*there) == inode => return Served::Yes,
+                LastAnswer::Refused {
                     inode: there,
                     error,
                     ..
@@ -294,25 +294,25 @@ impl State {
         let (Some(wanted), Some(session)) = (&self.wanted, self.sessions.get(&id)) else {
             return Step::Wait(None);
         };
-        let gone = session.told.keys().find(|uid| !wanted.contains_key(*uid));
+        let gone = session.answers.keys().find(|uid| !wanted.contains_key(*uid));
         if let Some(uid) = gone {
             return Step::Delete(uid.clone());
         }
         let is_newest = self.sessions.keys().next_back() == Some(&id);
-        let mut again = None;
+        let mut retry_at = None;
         if is_newest || !session.snapshot_sent {
             for (uid, workload) in wanted {
                 match workload.step(uid, session, now) {
                     Step::Wait(None) => {}
                     Step::Wait(Some(at)) => {
-                        again = Some(again.map_or(at, |earliest: Instant| earliest.min(at)));
+                        retry_at = Some(retry_at.map_or(at, |earliest: Instant| earliest.min(at)));
                     }
                     step => return step,
                 }
             }
         }
         if session.snapshot_sent {
-            Step::Wait(again)
+            Step::Wait(retry_at)
         } else {
             Step::SnapshotSent
         }
@@ -322,14 +322,14 @@ impl State {
 impl Workload {
     /// What a session does next for this pod.
     fn step(&self, uid: &str, session: &Session, now: Instant) -> Step {
-        match (&self.netns, session.told.get(uid)) {
+        match (&self.netns, session.answers.get(uid)) {
             (None, None) if !session.snapshot_sent => Step::Keep(uid.to_owned()),
             (None, _) => Step::Wait(None),
-            (Some(netns), Some(Told::Serves(inode))) if *inode == netns.inode => Step::Wait(None),
-            (Some(netns), Some(Told::Refused { inode, again, .. }))
-                if *inode == netns.inode && now < *again =>
+            (Some(netns), Some(LastAnswer::Serves(inode))) if *inode == netns.inode => Step::Wait(None),
+            (Some(netns), Some(LastAnswer::Refused { inode, retry_at, .. }))
+                if *inode == netns.inode && now < *retry_at =>
             {
-                Step::Wait(Some(*again))
+                Step::Wait(Some(*retry_at))
             }
             (Some(netns), _) => Step::Add {
                 uid: uid.to_owned(),

@@ -1,7 +1,7 @@
 //! One loop that accepts HTTP/1 connections, for every server of sidetrack: the control socket, the
 //! metrics port and the webhook.
 //!
-//! Invariants: a server holds no more connections than its limit, and nobody waits in the kernel's
+//! Invariants: a server holds no more connections than its limit, and no client waits in the kernel's
 //! queue behind those who have them: see [`places`]; a failure to accept never makes the loop spin;
 //! every connection has a deadline for the head of each request.
 

@@ -1,6 +1,6 @@
 //! What sidetrack's programs have in common: durations, files, logs, servers, and the mesh's settings.
 //!
-//! Nothing here knows of the kernel's programs or of single pods.
+//! Nothing here depends on the kernel's programs or on single pods.
 
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod duration;

@@ -1,4 +1,4 @@
-//! Gives the elements of texts the name by which `bpftool` knows them.
+//! Gives the elements of texts the name by which `bpftool` recognizes them.
 //!
 //! bpftool prints an array as text if BTF calls its elements `char`. No type of Rust has that name there, so texts in
 //! maps are arrays of `i8` (`sidetrack_common::btf::TextByte`), which nothing else is, and `i8` is renamed.

@@ -127,8 +127,8 @@ impl Running {
     }
 }
 
-/// Runs a command that is told to end by its standard input, and hands out its lines as they come. It is told so
-/// when `end` becomes true, and by the API server when this is dropped. `silence` is how long no line may come.
+/// Runs a command that ends on a message on its standard input, and hands out its lines as they come. It gets that
+/// message when `end` becomes true, and by the API server when this is dropped. `silence` is how long no line may come.
 ///
 /// Returns what it has written to stderr, and its exit code.
 pub async fn attend(
@@ -151,7 +151,7 @@ pub async fn attend(
         }
         anyhow::Ok(())
     };
-    let told = async {
+    let ended = async {
         let mut stdin = stdin;
         if end.wait_for(|end| *end).await.is_ok()
             && let Some(stdin) = &mut stdin
@@ -165,7 +165,7 @@ pub async fn attend(
     let output = async { tokio::try_join!(lines, read(stderr, MOST_ERRORS)) };
     let (_, stderr) = tokio::select! {
         output = output => output?,
-        told = told => return told.and_then(|()| bail!("standard input ended")),
+        result = ended => return result.and_then(|()| bail!("standard input ended")),
     };
     Ok(Finished {
         stdout: Vec::new(),

@@ -1,4 +1,4 @@
-//! What a node's kernel can do, by its version. `sidetrack doctor` on the node knows better: distributions port
+//! What a node's kernel can do, by its version. `sidetrack doctor` on the node is more exact: distributions port
 //! facilities back.
 
 use std::collections::BTreeMap;

@@ -54,7 +54,7 @@ struct Cli {
 enum Command {
     /// Show every node: its agent, version, pods and problems; and labeled pods that are not intercepted
     Status(status::Options),
-    /// List the pods that the agents know, and labeled pods that none of them knows
+    /// List the pods that the agents have, and labeled pods that none of them has
     Pods(pods::Options),
     /// Show a pod's policy as rules, with the connections each has decided: `sidetrack rules` on its node
     Rules(Words),

@@ -1,4 +1,4 @@
-//! `kubectl sidetrack pods`: what the agents know of pods, beside what the API server lists.
+//! `kubectl sidetrack pods`: what the agents have of pods, beside what the API server lists.
 
 mod compare;
 mod known;

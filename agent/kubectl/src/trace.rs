@@ -22,7 +22,7 @@ use crate::{
     flags::{Format, Which},
 };
 
-/// How long commands get to end after they are told to.
+/// How long commands get to end after they are asked to.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often the pods with the labels are listed again.
 const RELIST: Duration = Duration::from_secs(5);
@@ -127,7 +127,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }
     }
     end.send_replace(true);
-    // What the agents had sent before they were told counts.
+    // What the agents had sent before they were asked to end counts.
     let rest = async {
         while let Some(item) = lines.recv().await {
             if matches!(item, Item::Line { .. }) {

@@ -42,7 +42,7 @@ pub enum Sidecar {
     Unknown,
 }
 
-/// What the kernel knows of a sidecar's listening sockets.
+/// What the kernel reports of a sidecar's listening sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
     /// Whether it has never listened, and the pod may reach the network until it does.
@@ -53,7 +53,7 @@ pub struct Sockets {
     pub inbound: bool,
     /// Whether it receives DNS queries; `None` if it is to get none, or that is not known.
     pub dns: Option<bool>,
-    /// What waits to be accepted; `None` if nobody has looked.
+    /// What waits to be accepted; `None` if it was not read.
     pub queue: Option<Queue>,
 }
 
@@ -81,7 +81,7 @@ impl Queue {
 }
 
 impl Sidecar {
-    /// Decides from what the kernel knows.
+    /// Decides from what the kernel reports.
     #[must_use]
     pub fn of(sockets: &Sockets) -> Self {
         if let Some(queue) = sockets.queue.filter(Queue::hangs) {

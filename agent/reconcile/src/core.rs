@@ -215,7 +215,7 @@ impl<N: Node> Core<N> {
     }
 
     /// Enrolls a pod that waits for its first process, if that is among these. To be followed by
-    /// [`Core::go_on`].
+    /// [`Core::proceed`].
     pub async fn enroll_awaited(&mut self, uid: &str, processes: N::Processes) {
         let mut pods = self.pods.iter();
         let of_uid = |(_, record): &(&PodRef, &Record<N>)| record.uid.as_deref() == Some(uid);

@@ -60,7 +60,7 @@
 //!         self.0.extend(step.split('(').next().map(str::to_owned));
 //!         Ok(())
 //!     }
-//!     // ... and what a node has to tell and to remove.
+//!     // ... and what a node has to report and to remove.
 //! #     fn now(&self) -> Instant { Instant::now() }
 //! #     fn processes(&self, _: BTreeSet<NetnsInode>) -> NoProcesses { NoProcesses }
 //! #     fn inode_at(&self, _: &Path) -> Option<NetnsInode> { Some(NetnsInode::new(7)) }

@@ -230,8 +230,8 @@ impl Policies {
         left
     }
 
-    /// Takes a policy whose rows may be removed now. One that cannot be removed is given back with
-    /// [`Policies::give_back`].
+    /// Takes a policy whose rows may be removed now. One that cannot be removed is passed to
+    /// [`Policies::restore`].
     pub fn take_due(&mut self, now: Instant) -> Option<Retired> {
         let mut retired = self.retired.iter();
         let position = retired.position(|retired| retired.is_due(now))?;
@@ -245,7 +245,7 @@ impl Policies {
     }
 
     /// A policy's rows could not be removed; it is tried again after a while. Parts of it may be gone.
-    pub fn give_back(&mut self, retired: Retired, now: Instant) {
+    pub fn restore(&mut self, retired: Retired, now: Instant) {
         self.retired.push(Retired {
             since: now,
             written: false,

@@ -21,8 +21,8 @@ pub use self::backoff::Backoff;
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The links of pods for inbound connections, which pass the sidecar while one is detached. The kernel tells nobody
-    /// when that happens, and a look at one takes a microsecond.
+    /// The links of pods for inbound connections, which pass the sidecar while one is detached. The kernel reports
+    /// it to no program, and a look at one takes a microsecond.
     InboundLinks,
     /// Everything.
     All,

@@ -58,7 +58,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let name = pod.full_name();
     let Some(netns) = &pod.netns else {
         bail!(
-            "pod {name} is not enrolled, so sidetrack knows nothing of its connections: {}",
+            "pod {name} is not enrolled, so sidetrack has no records of its connections: {}",
             pod.reason.as_deref().unwrap_or("no reason is known")
         );
     };

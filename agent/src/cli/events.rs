@@ -57,7 +57,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The events that the agent knows; without one, what the last one has written.
+/// The events that the agent has; without one, what the last one has written.
 async fn known(places: &Places) -> Result<Vec<Entry>> {
     match Client::new(&places.socket).get("/v1/events").await {
         Ok(entries) => Ok(entries),

@@ -1,4 +1,4 @@
-//! `sidetrack foreign-files`: the agent's helper. An agent starts it; nobody else does.
+//! `sidetrack foreign-files`: the agent's helper. Only an agent starts it.
 
 use std::process::ExitCode;
 

@@ -37,7 +37,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pods that the agent knows; without an agent the enrolled ones, according to the pinned maps.
+/// The pods that the agent has; without an agent the enrolled ones, according to the pinned maps.
 pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
     match Client::new(&places.socket).get("/v1/pods").await {
         Ok(pods) => Ok(pods),
@@ -97,7 +97,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
             }
         })
         .collect();
-    // Without an agent nobody has looked whether sidecars accept connections.
+    // Without an agent it is unknown whether sidecars accept connections.
     add_live_facts(&mut pods, &maps, None)?;
     pods.sort_by_key(PodStatus::full_name);
     Ok(pods)

@@ -150,7 +150,7 @@ async fn report(places: &Places) -> StatusReport {
     let hooks = hooks(places);
     if let Err(error) = &hooks {
         if agent.is_some() && Pins::new(&places.bpffs).is_err() {
-            // As in a container that has the socket only. The agent itself knows of hooks that it cannot repair.
+            // As in a container that has the socket only. The agent itself reports hooks that it cannot repair.
             notes.push(format!("hooks are not shown: {error:#}"));
         } else {
             problems.push(format!("{error:#}"));
@@ -187,7 +187,7 @@ async fn report(places: &Places) -> StatusReport {
 fn has_no_pins(places: &Places) -> bool {
     match Pins::new(&places.bpffs) {
         Ok(pins) => !pins.root().exists(),
-        // Of another path nobody knows whether it is the right one.
+        // Of another path it is unknown whether it is the right one.
         Err(_) => places.bpffs == Path::new(BPFFS),
     }
 }

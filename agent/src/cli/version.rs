@@ -26,7 +26,7 @@ pub(super) struct Options {
 #[derive(Debug, Serialize)]
 struct Build {
     version: &'static str,
-    /// The commit, with `-dirty` for a checkout with changes; none if the build was not told.
+    /// The commit, with `-dirty` for a checkout with changes; none if the build did not get it.
     commit: Option<&'static str>,
     target: String,
     /// Of the maps that are pinned.

@@ -13,7 +13,7 @@ use tracing::error;
 
 use super::{inbox::Inbox, plugin_files::PluginFiles};
 use crate::observe::status::Status;
-use crate::sources::{Source, cluster::taint::keep_away};
+use crate::sources::{Source, cluster::taint::remove_taint};
 
 /// How often changes are looked for that cause no event.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -81,7 +81,7 @@ impl Follower {
             && self.plugin.is_in_place()
             && let Some((client, node)) = self.taint.take()
         {
-            tokio::spawn(keep_away(client, node));
+            tokio::spawn(remove_taint(client, node));
         }
     }
 

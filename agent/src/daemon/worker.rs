@@ -205,7 +205,7 @@ impl Worker {
                 self.reconciler.core.namespaces_changed(&cookies).await;
             }
             Event::Repair => self.repair().await,
-            Event::More => self.reconciler.core.go_on().await,
+            Event::More => self.reconciler.core.proceed().await,
             Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {
                 self.reconciler.core.retry().await;

@@ -47,7 +47,7 @@ impl Totals {
     fn add(&mut self, counters: Vec<(CountKey, u64)>, removed: &[(CountKey, u64)]) {
         let meanwhile: HashSet<CountKey> = removed.iter().map(|(key, _)| *key).collect();
         for (key, count) in counters {
-            // Read before its removal or, of a pod that is back, after it: the next call knows.
+            // Read before its removal or, of a pod that is back, after it: the next call counts it.
             if !meanwhile.contains(&key) {
                 self.add_one(&key, count);
                 self.last.insert(key, count);
@@ -252,7 +252,7 @@ struct Tally {
     by_result: ByResult,
     /// Outbound connections that were redirected, and counted as such, and that the sidecar did not accept.
     not_accepted: u64,
-    /// The same of inbound ones: nobody listened.
+    /// The same of inbound ones: no process listened.
     not_served: u64,
     refused: BTreeMap<u32, u64>,
 }

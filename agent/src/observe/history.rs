@@ -172,7 +172,7 @@ fn heaviest<'a>(names: impl Iterator<Item = &'a str>) -> &'a str {
     for name in names {
         *counts.entry(name).or_default() += 1;
     }
-    // Of several the first by name, so that a test knows which.
+    // Of several the first by name, so that a test can expect it.
     let most = counts
         .into_iter()
         .max_by_key(|(name, count)| (*count, Reverse(*name)));

@@ -2,7 +2,7 @@
 //! gives a copy to each.
 //!
 //! Invariants: without a client nothing is read and the programs send nothing; a client that reads slowly loses events,
-//! gets their number, and delays nobody.
+//! gets their number, and delays no other client.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -96,7 +96,7 @@ impl Tracer {
         Ok(receiver)
     }
 
-    /// Reads until nobody listens.
+    /// Reads until no client listens.
     async fn read(self: Arc<Self>, mut events: Events, sender: broadcast::Sender<TraceLine>) {
         let result = self.read_for(&mut events, &sender).await;
         let stopped = events.want_until(0);

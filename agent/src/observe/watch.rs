@@ -37,7 +37,7 @@ struct Seen {
 /// Looks again and again; does not end.
 pub async fn watch(status: Arc<Status>) {
     let entries = status.history().entries();
-    // What happened before was told, or nobody was there to tell it.
+    // Earlier events were reported, or no agent ran that could report them.
     let since = entries
         .last()
         .and_then(|last| humantime::parse_rfc3339(&last.time).ok());

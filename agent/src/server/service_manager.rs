@@ -1,4 +1,4 @@
-//! What a service manager that started the agent is told, as sd_notify(3) has it: that the agent is ready, that it ends,
+//! What the agent reports to the service manager that started it, as sd_notify(3) has it: that the agent is ready, that it ends,
 //! and as a watchdog's sign of life that the reconciler makes progress. Without `NOTIFY_SOCKET` nothing is sent.
 
 use std::{sync::Arc, time::Duration};

@@ -240,7 +240,7 @@ async fn by_ztunnel(ambient: &Table, sandbox: &Sandbox, patience: Duration) -> C
     let start = Instant::now();
     let mut served = ambient.wait_served(&sandbox.uid, patience).await;
     if served == Served::NotListed {
-        // The runtime knows a uid of every pod, the agent of none whose manifest has none.
+        // The runtime has a uid of every pod, the agent of none whose manifest has none.
         let pod = sandbox.pod();
         let uid = workload_uid(None, &pod.namespace, &pod.name);
         let left = patience.saturating_sub(start.elapsed());

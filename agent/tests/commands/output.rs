@@ -11,7 +11,7 @@ use sidetrack_policy::manifest::{MAX_NODES, parse_yaml};
 
 use crate::run::{command, piped, workload};
 
-/// The sending end of a pipe that nobody reads.
+/// The sending end of a pipe that no process reads.
 fn closed() -> OwnedFd {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);

@@ -42,7 +42,7 @@ impl Readers {
         let turn = self.all.turn(place).await;
         place.works();
         let read = move || {
-            // Kept until it is read, also if nobody waits for that any more.
+            // Kept until it is read, also if no request waits for that any more.
             let _turn = (turn, of_large);
             read()
         };

@@ -246,7 +246,7 @@ async fn admit(
 
 fn admitted(place: &Place, answer: ReviewAnswer) -> Response {
     log(&answer);
-    // Until the next request: nobody knows when the client has read it.
+    // Until the next request: when the client has read it is unknown.
     if !place.holds(answer.review.len()) {
         return failure(StatusCode::SERVICE_UNAVAILABLE, body::NO_ROOM);
     }

@@ -1,7 +1,7 @@
 //! Mode TPROXY: the mangle rules for connections that stay in the pod. They come on top of nat's.
 //!
 //! The sidecar calls the app from the client's address, and marks the socket. Its other connections to its own
-//! pod get another mark in OUTPUT, by which PREROUTING tells them from the app's, and hands them to the inbound
+//! pod get another mark in OUTPUT, by which PREROUTING distinguishes them from the app's, and hands them to the inbound
 //! port as if they came from outside.
 
 use super::{Decision, Outbound, Tables, Verdict, inbound::by_port};

@@ -20,7 +20,7 @@ use crate::{
     maps::{self, Enrolled, Report},
     tables::PodTables,
 };
-use sidetrack_ebpf::ctx::{sock_addr::SockAddr, sockopt::tells_who_connected};
+use sidetrack_ebpf::ctx::{sock_addr::SockAddr, sockopt::detects_who_connected};
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -230,9 +230,9 @@ fn redirect<const V6: bool>(
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact, and its destination is not evaluated again after another program has translated it.
 ///
-/// Most of these connections need no record: getsockopt knows which end has connected, and sockops takes a proxy's user
-/// for its owner. Those that another rule has left alone for that user have one, those of a proxy's group, those of a bound
-/// port, and MPTCP sockets, for which getsockopt does not know.
+/// Most of these connections need no record: getsockopt detects which end has connected, and sockops decides by the
+/// user that it is the proxy's. A record is needed for connections of that user that another rule does not redirect, of
+/// a proxy's group, of a bound port, and of MPTCP sockets, for which getsockopt cannot detect it.
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
@@ -242,13 +242,13 @@ fn record_direct<const V6: bool>(
 ) {
     let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
     let is_of_user = conn.owner.uid == policy.proxy_uid || policy.has(List::MoreProxyUids);
-    let is_told_by_owner = matches!(rule, Rule::ProxyUid)
+    let is_seen_by_owner = matches!(rule, Rule::ProxyUid)
         || !matches!(rule, Rule::ProxyGid | Rule::Transparent) && !is_of_user;
-    let needs_none = is_told_by_owner
-        && tells_who_connected()
+    let needs_none = is_seen_by_owner
+        && detects_who_connected()
         && ctx.bound_port() == 0
         && ctx.mptcp_parent().is_none();
-    // An earlier connection of the socket may have left one.
+    // An earlier connection of the socket may have one.
     if !needs_none || maps::record(ctx.socket()).is_some() {
         let record = SockRecord {
             addr: decide::effective_destination(conn),

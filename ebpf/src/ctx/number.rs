@@ -15,7 +15,7 @@ pub fn can_load() -> bool {
     CAN_READ_KERNEL.load() != 0
 }
 
-/// The address that a pointer from a context leads to. The verifier knows what such a pointer leads to, and allows no
+/// The address that a pointer from a context leads to. The verifier tracks the type behind such a pointer, and allows no
 /// other offset than those of its fields. What a helper has copied is a number.
 #[inline(always)]
 pub fn of_pointer(pointer: *mut c_void) -> Option<usize> {

@@ -54,7 +54,7 @@ pub struct Packet {
 #[derive(Clone, Copy)]
 pub enum Owner {
     /// No socket.
-    Nobody,
+    NoSocket,
     /// A listening socket, and whether the packet was given to it.
     Listener {
         /// Whether a program chose it.
@@ -75,7 +75,7 @@ impl Packet {
     }
 
     /// Whether the IP layer of this interface receives it: not for other hosts, and without the tag of a VLAN, with
-    /// which it goes on to another interface. A tag of VLAN 0 only gives a priority.
+    /// which it continues to another interface. A tag of VLAN 0 only gives a priority.
     #[inline(always)]
     pub fn is_received(&self) -> bool {
         let is_tagged = self.has_tag() && !self.has_priority_tag();
@@ -174,7 +174,7 @@ impl Packet {
             )
         };
         if sk.is_null() {
-            return Owner::Nobody;
+            return Owner::NoSocket;
         }
         let state = field!(sk, state);
         let is_listener = state == TCP_LISTEN;

@@ -293,7 +293,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
     /// The errno of the call when the program denies it, instead of the default EPERM.
     #[inline(always)]
     pub fn fail_with(&self, errno: i32) {
-        // The verifier knows the values of read-only globals and skips what is never reached, so this
+        // The verifier has the values of read-only globals and skips what is never reached, so this
         // loads on kernels without the helper.
         if CAN_SET_ERRNO.load() != 0 {
             // SAFETY: takes a number.

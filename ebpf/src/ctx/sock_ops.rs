@@ -58,7 +58,7 @@ impl SockOps<'_> {
         (!sk.is_null()).then_some(sk.cast())
     }
 
-    /// Whether the socket is a subflow of an MPTCP socket, if this kernel tells.
+    /// Whether the socket is a subflow of an MPTCP socket, if this kernel reports it.
     #[inline(always)]
     pub fn is_mptcp(&self) -> bool {
         let sk = field!(self.inner.ops, __bindgen_anon_2.sk);

@@ -18,7 +18,7 @@ pub const SOL_IP: i32 = 0;
 /// Level of IPv6's.
 pub const SOL_IPV6: i32 = 41;
 
-/// Offset of `icsk_bind_hash` in `struct inet_connection_sock`: what the kernel knows of the socket's port.
+/// Offset of `icsk_bind_hash` in `struct inet_connection_sock`: the kernel's record of the socket's port.
 #[unsafe(no_mangle)]
 static OFFSET_ICSK_BIND_HASH: Global<u32> = Global::new(0);
 /// Offset of `fastreuse` in `struct inet_bind_bucket`.
@@ -27,7 +27,7 @@ static OFFSET_BUCKET_FASTREUSE: Global<u32> = Global::new(0);
 
 /// Whether [`SockOpt::has_connected`] finds out: no helper makes a typed pointer of the socket of getsockopt.
 #[inline(always)]
-pub fn tells_who_connected() -> bool {
+pub fn detects_who_connected() -> bool {
     number::can_load()
 }
 
@@ -98,7 +98,7 @@ impl SockOpt<'_> {
     /// the kernel chooses for sockets that connect, too: it marks those (`__inet_hash_connect`).
     #[inline(always)]
     pub fn has_connected(&self) -> bool {
-        tells_who_connected() && self.is_unmarked_by_listen().unwrap_or_default()
+        detects_who_connected() && self.is_unmarked_by_listen().unwrap_or_default()
     }
 
     #[inline(always)]

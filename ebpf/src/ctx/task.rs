@@ -177,7 +177,7 @@ impl Task {
 }
 
 impl Namespaces {
-    /// What tells them from others, for the length of a pass.
+    /// Distinguishes them from others during one pass.
     #[inline(always)]
     pub fn identity(self) -> u64 {
         self.0 as u64
@@ -199,7 +199,7 @@ impl Namespaces {
 }
 
 impl Cgroups {
-    /// What tells them from others, for the length of a pass.
+    /// Distinguishes them from others during one pass.
     #[inline(always)]
     pub fn identity(self) -> u64 {
         self.0 as u64

@@ -1,4 +1,4 @@
-//! Kernel structs of known type: the verifier knows what a pointer leads to, and checks each load. A load
+//! Kernel structs of known type: the verifier tracks what a pointer leads to, and checks each load. A load
 //! from a bad address gives 0. Offsets come from the kernel's BTF.
 
 use core::ptr;

@@ -249,7 +249,7 @@ fn try_decide<const V6: bool>(
         owner: if ctx.port() == DNS_PORT {
             owner(ctx)
         } else {
-            // Nobody's counts.
+            // Its owner decides nothing.
             decide::Owner::UNKNOWN
         },
         source: bound_to,

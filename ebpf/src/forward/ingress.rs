@@ -126,7 +126,7 @@ fn action(packet: &Packet) -> Option<Action> {
         Owner::Listener { is_assigned: false } if answer == Probe::RedirectedOwn as u32 => {
             Action::Deliver
         }
-        Owner::Listener { .. } | Owner::Nobody => Action::Continue,
+        Owner::Listener { .. } | Owner::NoSocket => Action::Continue,
     })
 }
 

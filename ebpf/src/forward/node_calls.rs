@@ -2,7 +2,7 @@
 //! rules capture.
 //!
 //! A packet says of itself that it is from the node, and anyone can write that. So the node's network is asked whether it
-//! has a socket that is connecting from there to here. For whoever forges its address it has none with these ports.
+//! has a socket that is connecting from there to here. For a process that forges its address it has none with these ports.
 
 use aya_ebpf::{
     Global,
@@ -56,7 +56,7 @@ fn call(packet: &Packet) -> Option<i32> {
         // No other program of the interface: the one for forwarded packets would give it to the proxy.
         Owner::Connection { .. } | Owner::Listener { is_assigned: true } => TC_ACT_OK,
         // The proxy must not answer for the application.
-        Owner::Nobody | Owner::Listener { is_assigned: false } => {
+        Owner::NoSocket | Owner::Listener { is_assigned: false } => {
             packet.reset(offset).unwrap_or(TC_ACT_SHOT)
         }
     })

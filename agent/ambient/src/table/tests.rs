@@ -39,17 +39,17 @@ fn step(table: &Table, id: SessionId) -> String {
     }
 }
 
-fn refused(inode: u64, again: Instant) -> Told {
+fn refused(inode: u64, retry_at: Instant) -> LastAnswer {
     let error = "no".to_owned();
-    Told::Refused {
+    LastAnswer::Refused {
         inode,
         error,
-        again,
+        retry_at,
     }
 }
 
 #[test]
-fn nobody_is_told_before_the_pods_are_known() {
+fn nothing_is_sent_before_the_pods_are_known() {
     let table = Table::default();
     let id = table.open_session();
     assert_eq!(step(&table, id), "wait");
@@ -63,9 +63,9 @@ fn a_snapshot_names_every_pod_first() {
     let table = table(&[("a", Some(7)), ("b", None)]);
     let id = table.open_session();
     assert_eq!(step(&table, id), "add a 7");
-    table.answered(id, "a", Told::Serves(7));
+    table.answered(id, "a", LastAnswer::Serves(7));
     assert_eq!(step(&table, id), "keep b");
-    table.answered(id, "b", Told::Keeps);
+    table.answered(id, "b", LastAnswer::Keeps);
     assert_eq!(step(&table, id), "snapshot");
     table.snapshot_sent(id);
     assert_eq!(step(&table, id), "wait");
@@ -77,7 +77,7 @@ fn a_snapshot_names_every_pod_first() {
 fn a_kept_pod_that_ends_is_deleted() {
     let table = table(&[("a", None)]);
     let id = table.open_session();
-    table.answered(id, "a", Told::Keeps);
+    table.answered(id, "a", LastAnswer::Keeps);
     table.snapshot_sent(id);
     assert_eq!(step(&table, id), "wait");
     set(&table, &[]);
@@ -94,11 +94,11 @@ fn a_pod_is_never_kept_after_the_snapshot() {
 }
 
 #[test]
-fn a_pod_that_ends_is_deleted_everywhere_and_a_new_one_is_told_to_the_newest() {
+fn a_pod_that_ends_is_deleted_everywhere_and_a_new_one_is_sent_to_the_newest() {
     let table = table(&[("a", Some(7))]);
     let (old, new) = (table.open_session(), table.open_session());
     for id in [old, new] {
-        table.answered(id, "a", Told::Serves(7));
+        table.answered(id, "a", LastAnswer::Serves(7));
         table.snapshot_sent(id);
     }
     set(&table, &[("b", Some(8))]);
@@ -117,10 +117,10 @@ fn a_pod_that_ends_is_deleted_everywhere_and_a_new_one_is_told_to_the_newest() {
 }
 
 #[test]
-fn a_pod_of_another_namespace_is_told_again() {
+fn a_pod_of_another_namespace_is_sent_again() {
     let table = table(&[("a", Some(7))]);
     let id = table.open_session();
-    table.answered(id, "a", Told::Serves(7));
+    table.answered(id, "a", LastAnswer::Serves(7));
     table.snapshot_sent(id);
     set(&table, &[("a", Some(9))]);
     assert_eq!(table.served("a"), Served::Waiting);
@@ -128,7 +128,7 @@ fn a_pod_of_another_namespace_is_told_again() {
 }
 
 #[test]
-fn a_refused_pod_is_told_again_later() {
+fn a_refused_pod_is_sent_again_later() {
     let table = table(&[("a", Some(7))]);
     let id = table.open_session();
     let now = Instant::now();
@@ -153,7 +153,7 @@ fn whether_a_pod_is_served_follows_the_sessions() {
     assert_eq!(table.served("b"), Served::NotListed);
     let (old, new) = (table.open_session(), table.open_session());
     assert_eq!(table.served("a"), Served::Waiting);
-    table.answered(old, "a", Told::Serves(7));
+    table.answered(old, "a", LastAnswer::Serves(7));
     table.answered(
         new,
         "a",

@@ -1,6 +1,6 @@
 //! What the clients of a server hold of its memory, by address.
 //!
-//! Invariants: all connections together hold no more than the server has; whoever finds it full gets
+//! Invariants: all connections together hold no more than the server has; a client that finds it full gets
 //! room from the client that holds most; a connection that the server itself works for is not dropped.
 
 use std::{

@@ -1,5 +1,5 @@
 //! Work that is done for few clients at a time. Of those that wait, the one that [holds](Place::holds)
-//! least is next, so that nobody waits behind the many connections of somebody else.
+//! least is next, so that no client waits behind the many connections of another one.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Turns {
 }
 
 impl Queue {
-    /// Who is next; `None` if nobody waits.
+    /// Who is next; `None` if no client waits.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         self.waiting.retain(|(_, next)| !next.is_closed());
         let holdings = self.waiting.iter().map(|(place, _)| place.holding());

@@ -81,7 +81,7 @@ fn calls_that_hang_take_the_share_of_their_own() {
         .expect("a writer");
 }
 
-/// Whoever waits for such a file waits once.
+/// A caller waits for such a file once.
 #[test]
 fn a_share_is_waited_for_once() {
     let dir = tempfile::tempdir().expect("a directory");

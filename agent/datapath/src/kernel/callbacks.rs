@@ -60,7 +60,7 @@ impl OwnCgroup {
 
 impl Callbacks {
     /// A pod has left.
-    pub(super) fn part_with(&mut self, cookie: NetnsCookie) {
+    pub(super) fn release(&mut self, cookie: NetnsCookie) {
         self.elsewhere.remove(&cookie);
         let left = self.own.remove(&cookie);
         self.parting

@@ -49,7 +49,7 @@ impl Dns {
 }
 
 fn load(loader: &Loader) -> Result<[OwnedFd; DNS_HOOKS.len()]> {
-    // The queries of the proxy itself could not be told from others.
+    // The queries of the proxy itself could not be distinguished from others.
     ensure!(
         probe::read_kernel(),
         "the kernel lets no program read its memory (lockdown=confidentiality, or no CAP_PERFMON): who sends a datagram is unknown"

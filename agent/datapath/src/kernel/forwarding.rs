@@ -244,7 +244,7 @@ impl PodForwarding {
     }
 
     /// Detaches links from interfaces that need the program no more. Answers which need it and do not have it; with
-    /// filters those that need it, because only the pod's namespace knows the filters.
+    /// filters those that need it, because only the pod's namespace lists the filters.
     ///
     /// # Errors
     /// If the program was not loaded, or a pin cannot be removed.
@@ -325,8 +325,8 @@ impl PodForwarding {
     }
 }
 
-/// Whether a link is attached to this interface. One whose interface is gone is attached to none, whoever has its
-/// index now.
+/// Whether a link is attached to this interface. One whose interface is gone is attached to none, whichever interface has
+/// its index now.
 fn is_on(link: BorrowedFd<'_>, ifindex: u32) -> bool {
     sys::link_ifindex(link).is_ok_and(|found| found == ifindex)
 }

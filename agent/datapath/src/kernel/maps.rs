@@ -166,7 +166,7 @@ impl Maps {
     }
 }
 
-/// A number that nobody can guess: the keys of the standard library's hash maps come from the kernel's random numbers.
+/// A number that no one can guess: the keys of the standard library's hash maps come from the kernel's random numbers.
 pub(super) fn random() -> u64 {
     RandomState::new().hash_one(0)
 }

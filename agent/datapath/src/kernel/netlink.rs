@@ -90,8 +90,8 @@ where
     })
 }
 
-/// Takes some errors for success.
-pub fn unless(errnos: &[i32], result: io::Result<()>) -> io::Result<()> {
+/// Takes these errors for success.
+pub fn ignore_errnos(errnos: &[i32], result: io::Result<()>) -> io::Result<()> {
     let is_fine = |error: &io::Error| error.raw_os_error().is_some_and(|it| errnos.contains(&it));
     match result {
         Err(error) if is_fine(&error) => Ok(()),
@@ -139,8 +139,8 @@ pub fn messages<M: NetlinkDeserializable>(
     Ok(())
 }
 
-/// Goes on with a listing if there is to be more of it.
-pub fn go_on(more: bool) -> ControlFlow<()> {
+/// Continues a listing if there is to be more of it.
+pub fn continue_while(more: bool) -> ControlFlow<()> {
     if more {
         ControlFlow::Continue(())
     } else {

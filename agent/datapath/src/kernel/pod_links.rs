@@ -50,7 +50,7 @@ impl Datapath {
     /// Detaches a pod's programs.
     pub fn detach_pod(&mut self, cookie: NetnsCookie) -> Result<()> {
         self.attachments.pods.remove(&cookie);
-        self.attachments.callbacks.part_with(cookie);
+        self.attachments.callbacks.release(cookie);
         self.acceleration.forget(cookie);
         self.dns.forget(cookie);
         let link = self.pins.pod_link(cookie.get());

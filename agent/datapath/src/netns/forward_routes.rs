@@ -18,7 +18,7 @@ use super::marked_routes::{MarkedRoute, add_rule, has_protocol, remove_rule};
 /// `local`.
 const SKIP: u32 = 1;
 const DELIVER: u32 = 2;
-const GO_ON: u32 = 3;
+const RESUME: u32 = 3;
 
 /// `ip rule` and `ip route` show it as `proto 174`.
 const OURS: u8 = 174;
@@ -48,7 +48,7 @@ pub fn add() -> io::Result<()> {
 
 fn add_family(family: AddressFamily) -> io::Result<()> {
     // In this order none leads anywhere before the ones it needs are there.
-    add_rule(go_on(family))?;
+    add_rule(resume(family))?;
     add_rule(skip(family))?;
     ROUTE.add(family)
 }
@@ -60,7 +60,7 @@ fn add_family(family: AddressFamily) -> io::Result<()> {
 pub fn remove() -> io::Result<()> {
     let mut result = ROUTE.remove();
     for family in FAMILIES {
-        for rule in [skip(family), go_on(family)] {
+        for rule in [skip(family), resume(family)] {
             result = result.and(remove_rule(rule));
         }
     }
@@ -72,14 +72,14 @@ fn skip(family: AddressFamily) -> RuleMessage {
     let attributes = vec![
         RuleAttribute::FwMark(MARK),
         RuleAttribute::Iifname("lo".to_owned()),
-        RuleAttribute::Goto(GO_ON),
+        RuleAttribute::Goto(RESUME),
     ];
     rule(family, RuleAction::Goto, SKIP, attributes)
 }
 
 /// Where [`skip`] leads: it does nothing.
-fn go_on(family: AddressFamily) -> RuleMessage {
-    rule(family, RuleAction::Nop, GO_ON, Vec::new())
+fn resume(family: AddressFamily) -> RuleMessage {
+    rule(family, RuleAction::Nop, RESUME, Vec::new())
 }
 
 fn rule(

@@ -25,7 +25,7 @@ use sidetrack_common::{
 use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::Adoption,
-    netlink::go_on,
+    netlink::continue_while,
     sock_diag::{self, Sockets},
     tasks::Tasks,
 };
@@ -227,7 +227,7 @@ pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
     let mut found = false;
     visit(netns, Instant::now() + QUICK, |listening| {
         found |= listening.port == port && !listening.address.is_loopback();
-        go_on(!found)
+        continue_while(!found)
     })?;
     Ok(found)
 }
@@ -269,7 +269,7 @@ fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Liste
         if is_wanted {
             found.push(listening);
         }
-        go_on(found.len() < MAX_FOUND)
+        continue_while(found.len() < MAX_FOUND)
     })?;
     Ok(found)
 }

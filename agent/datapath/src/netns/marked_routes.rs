@@ -15,7 +15,7 @@ use netlink_packet_route::{
 
 use sidetrack_common::pod::LOOPBACK_IFINDEX;
 
-use crate::kernel::netlink::{self, unless};
+use crate::kernel::netlink::{self, ignore_errnos};
 
 /// What the kernel says of a rule or route that is not there, also where it has no IPv6.
 pub const ABSENT: [i32; 4] = [
@@ -40,14 +40,14 @@ pub struct MarkedRoute {
 }
 
 impl MarkedRoute {
-    /// Adds what is missing, the route first. What is there already, whoever added it, is left as it is.
+    /// Adds what is missing, the route first. What is there already stays as it is, whichever program added it.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn add(&self, family: AddressFamily) -> io::Result<()> {
         let route = RouteNetlinkMessage::NewRoute(self.route(family));
         let added = netlink::change(route, NLM_F_CREATE | NLM_F_EXCL);
-        unless(&[libc::EEXIST], added)?;
+        ignore_errnos(&[libc::EEXIST], added)?;
         add_rule(self.rule(family))
     }
 
@@ -61,7 +61,7 @@ impl MarkedRoute {
             let route = RouteNetlinkMessage::DelRoute(self.route(family));
             result = result
                 .and(remove_rule(self.rule(family)))
-                .and(unless(&ABSENT, netlink::change(route, 0)));
+                .and(ignore_errnos(&ABSENT, netlink::change(route, 0)));
         }
         result
     }
@@ -97,12 +97,12 @@ impl MarkedRoute {
 pub fn add_rule(rule: RuleMessage) -> io::Result<()> {
     let message = RouteNetlinkMessage::NewRule(rule);
     let added = netlink::change(message, NLM_F_CREATE | NLM_F_EXCL);
-    unless(&[libc::EEXIST], added)
+    ignore_errnos(&[libc::EEXIST], added)
 }
 
 /// Removes a rule, if it is there.
 pub fn remove_rule(rule: RuleMessage) -> io::Result<()> {
-    unless(
+    ignore_errnos(
         &ABSENT,
         netlink::change(RouteNetlinkMessage::DelRule(rule), 0),
     )

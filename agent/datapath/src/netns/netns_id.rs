@@ -11,7 +11,7 @@ use netlink_packet_route::{
     nsid::{NsidAttribute, NsidMessage},
 };
 
-use crate::kernel::netlink::{self, unless};
+use crate::kernel::netlink::{self, ignore_errnos};
 
 /// "Any free number", and "it has none".
 const NONE: i32 = -1;
@@ -27,7 +27,7 @@ pub fn of(other: &File) -> io::Result<u32> {
     let mut message = about(other.as_fd());
     message.attributes.push(NsidAttribute::Id(NONE));
     let added = netlink::change(RouteNetlinkMessage::NewNsId(message), 0);
-    unless(&[libc::EEXIST], added)?;
+    ignore_errnos(&[libc::EEXIST], added)?;
     get(other.as_fd())?.ok_or_else(|| io::Error::other("the kernel gave it no number"))
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A rule leads packets with the mark to a table whose only route is `local default dev lo`, as istio-init's does.
 //! `tcp_fwmark_accept` gives accepted sockets the mark, and `fwmark_reflect` resets for closed ports. What is added
-//! here can be told from everything else in the namespace: rule and route have a protocol number of their own, and
+//! here can be distinguished from everything else in the namespace: rule and route have a protocol number of their own, and
 //! the settings a value that no one else writes. So an agent that was killed halfway needs no memory of it, and
 //! nothing else is ever removed.
 //!
@@ -40,7 +40,7 @@ const SETTINGS: [&str; 3] = [
     "sys/net/ipv6/fwmark_reflect",
 ];
 
-/// Adds what is missing. What is there already, whoever added it, is left as it is.
+/// Adds what is missing. What is there already stays as it is, whichever program added it.
 pub fn add(wanted: ReturnRoute, with_v6: bool) -> io::Result<()> {
     let route = marked_route(wanted);
     route.add(AddressFamily::Inet)?;

@@ -18,7 +18,7 @@ use netlink_packet_route::{
 use sidetrack_common::{pod::LOOPBACK_IFINDEX, target::DEDICATED_V6};
 
 use super::marked_routes::ABSENT;
-use crate::kernel::netlink::{self, unless};
+use crate::kernel::netlink::{self, ignore_errnos};
 
 /// `ip -6 route show table local` shows it as `proto 175`.
 const OURS: u8 = 175;
@@ -30,7 +30,7 @@ const OURS: u8 = 175;
 pub fn add() -> io::Result<()> {
     let route = RouteNetlinkMessage::NewRoute(route());
     let added = netlink::change(route, NLM_F_CREATE | NLM_F_EXCL);
-    unless(&[libc::EEXIST], added)
+    ignore_errnos(&[libc::EEXIST], added)
 }
 
 /// Removes the route, if [`add`] added it.
@@ -39,7 +39,7 @@ pub fn add() -> io::Result<()> {
 /// If the kernel refuses.
 pub fn remove() -> io::Result<()> {
     let removed = netlink::change(RouteNetlinkMessage::DelRoute(route()), 0);
-    unless(&ABSENT, removed)
+    ignore_errnos(&ABSENT, removed)
 }
 
 fn route() -> RouteMessage {

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::{Adoption, FoundSocket},
-    netlink::go_on,
+    netlink::continue_while,
     sock_diag::{self, Sockets},
     sys,
     tasks::Tasks,
@@ -124,9 +124,9 @@ fn search(
         closing < MAX_CLOSING,
         "the files of {closing} searches do not close"
     );
-    let mut taken = Taken::default();
+    let mut copies = Copies::default();
     for socket in found.iter().take(MAX_FOUND) {
-        taken.set_transparent(socket, wanted)?;
+        copies.set_transparent(socket, wanted)?;
     }
     Ok(())
 }
@@ -145,7 +145,7 @@ fn listeners_that_differ(
             if is_on_port && is_transparent(&socket) != wanted {
                 found.push(sock_diag::cookie(&socket));
             }
-            go_on(found.len() < MAX_FOUND)
+            continue_while(found.len() < MAX_FOUND)
         })?;
         Ok(found)
     });
@@ -160,11 +160,11 @@ fn is_transparent(socket: &InetResponse) -> bool {
     bits.is_some_and(|bits| bits.first().is_some_and(|it| it & TRANSPARENT != 0))
 }
 
-/// Files of a pod that a search has taken.
+/// Copies of descriptors of a pod's processes that a search has made.
 #[derive(Debug, Default)]
-struct Taken(Vec<OwnedFd>);
+struct Copies(Vec<OwnedFd>);
 
-impl Taken {
+impl Copies {
     fn set_transparent(&mut self, socket: &FoundSocket, wanted: bool) -> Result<()> {
         const SO_COOKIE: i32 = 57;
         let Ok(fd) = sys::descriptor_of(socket.pid, socket.fd) else {
@@ -180,7 +180,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for Copies {
     /// Closes them beside the search.
     fn drop(&mut self) {
         let files = mem::take(&mut self.0);

@@ -267,7 +267,7 @@ fn set_return_route(
     old: &[ReturnRoute],
     with_v6: bool,
 ) -> io::Result<()> {
-    // Before the rules, by which an agent that starts after a killed one knows that there is something to remove.
+    // Before the rules, by which an agent that starts after a killed one sees that there is something to remove.
     let mut done = match wanted {
         Some(_) => Ok(()),
         None => return_routes::restore_settings(),

@@ -63,7 +63,7 @@ pub const CASES: &[Case] = &[
         to: |at| (&at.service, SERVICE_PORT),
         promises: &[
             (
-                "outbound: a connection to a Service goes through the sidecar, which knows the dialed address",
+                "outbound: a connection to a Service goes through the sidecar, which gets the dialed address",
                 |at, seen| is(seen, OUT, &socket(&at.service, SERVICE_PORT)),
             ),
             (
@@ -81,7 +81,7 @@ pub const CASES: &[Case] = &[
                 host("getsockname", &seen.own, &at.client)
             }),
             (
-                "inbound: the server's sidecar knows the pod's address and the app's port",
+                "inbound: the server's sidecar gets the pod's address and the app's port",
                 |at, seen| is(seen, IN, &socket(&at.server, PORT)),
             ),
             (

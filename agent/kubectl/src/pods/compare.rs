@@ -1,4 +1,4 @@
-//! The API server's pods beside the agents': a labeled pod that no agent knows is not intercepted, and the
+//! The API server's pods beside the agents': a labeled pod that no agent has is not intercepted, and the
 //! reason is found here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,7 @@ impl Row {
     }
 }
 
-/// Every pod that an agent knows, and every labeled pod that none knows.
+/// Every pod that an agent has, and every labeled pod that none has.
 pub fn rows(
     pods: &[PodFacts],
     namespaces: &BTreeMap<String, String>,
@@ -147,7 +147,7 @@ pub fn rows(
     rows
 }
 
-/// A pod that only its agent knows: deleted in the API, and still running.
+/// A pod that only its agent has: deleted in the API, and still running.
 fn of_agent(node: &str, known: &Known) -> Row {
     Row {
         namespace: known.shown.namespace.clone(),
@@ -176,7 +176,7 @@ fn is_labeled(pod: &PodFacts, namespace_label: Option<&String>, wanted: &Wanted)
     }
 }
 
-/// State and reason of a labeled pod that no agent knows.
+/// State and reason of a labeled pod that no agent has.
 fn missing(
     node: Option<&str>,
     answers: &Answers<Vec<Known>>,

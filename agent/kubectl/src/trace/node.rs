@@ -126,6 +126,6 @@ impl Traced {
                 line: TraceLine::Lost(count),
             },
         };
-        self.out.send(item).await.context("nobody reads")
+        self.out.send(item).await.context("no task reads")
     }
 }

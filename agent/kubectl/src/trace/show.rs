@@ -142,7 +142,7 @@ impl Show {
         let _ = writeln!(io::stderr(), "kubectl-sidetrack: {}", escaped(text));
     }
 
-    /// Whether there are enough lines, or nobody reads them.
+    /// Whether there are enough lines, or no process reads them.
     pub fn is_over(&self) -> bool {
         self.is_closed || self.most.is_some_and(|most| self.summary.events >= most)
     }

@@ -118,7 +118,7 @@ fn heading(view: &View, width: u16) -> Line<'static> {
     let right = time_of_day(view.now);
     let rest = format!("  {version}  {pods}  {problems}");
     let room = usize::from(width).saturating_sub(TITLE.len() + right.len() + 1);
-    // A node's name may be long, and the user knows where this runs.
+    // A node's name may be long, and can be cut: the user has chosen the node.
     let who = cut(&who, room.saturating_sub(rest.chars().count()));
     let left = cut(&format!("{who}{rest}"), room);
     Line::from(vec![
@@ -329,7 +329,7 @@ fn text(frame: &mut Frame<'_>, area: Rect, opened: &mut Opened) {
     frame.render_widget(ratatui::text::Text::from(lines), area);
 }
 
-/// A text of at most this many characters. Its end is what tells pods apart.
+/// A text of at most this many characters. Its end is what distinguishes pods.
 fn cut(text: &str, room: usize) -> String {
     let length = text.chars().count();
     if length <= room {

@@ -1,4 +1,4 @@
-//! What `top` knows of a node: for programs, and for the view.
+//! What `top` shows of a node: for programs, and for the view.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub enum Origin {
     Agent,
     /// The kernel's maps, without an agent.
     PinnedMaps,
-    /// Nobody answers.
+    /// No agent answers, and there are no maps.
     Nowhere,
 }
 

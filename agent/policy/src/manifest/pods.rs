@@ -69,7 +69,7 @@ pub(super) fn pod(pod: Result<PodFacts, String>) -> Result<PodFacts> {
     }
     let given = |text: &Option<String>| text.clone().filter(|it| !it.is_empty());
     let (uid, account) = (given(&meta.uid), given(&pod.spec.service_account_name));
-    // As the API server does: ztunnel is told all four in one message of limited length.
+    // As the API server does: ztunnel gets all four in one message of limited length.
     for (field, text, longest) in [
         ("metadata.name", Some(name), LONGEST_NAME),
         ("metadata.namespace", Some(&**namespace), LONGEST_NAMESPACE),

@@ -100,7 +100,7 @@ pub fn parse_yaml<T: DeserializeOwned>(text: &str, max_nodes: usize) -> Result<V
                 "more YAML than is read at once ({reason}): split the file, or write JSON"
             );
         }
-        // The parser's errors do not tell the two apart.
+        // The parser's errors do not distinguish the two.
         match serde_saphyr::from_multiple_with_options::<IgnoredAny>(text, options()) {
             Ok(_) => anyhow!("not as expected: {reason}"),
             Err(_) => anyhow!("not valid YAML: {reason}"),

@@ -109,13 +109,13 @@ pub fn defaults(flags: &[DefaultFlag], file: Option<(&Path, &str)>) -> Result<In
     };
     let ports = [Input::EnvoyPort, Input::InboundCapturePort];
     let is_set = |port: &Input| inputs.get(*port).is_some();
-    // Rules of old Istio versions have one port for both directions unless told otherwise.
+    // Rules of old Istio versions have one port for both directions unless configured otherwise.
     if ports.iter().any(is_set)
         && policy.outbound_port == policy.inbound_port
         && has_two_ports(&policy)
     {
         bail!(
-            "outboundPort and inboundPort are both {}; a sidecar needs two ports to tell the directions apart",
+            "outboundPort and inboundPort are both {}; a sidecar needs two ports to distinguish the directions",
             policy.inbound_port
         );
     }

@@ -82,7 +82,7 @@ impl Policy {
         }
     }
 
-    /// Whether its dialect tells servers apart.
+    /// Whether its dialect distinguishes servers.
     pub(crate) fn has_dns_servers(&self) -> bool {
         let dialects = [Dialect::V1_13, Dialect::Current, Dialect::Kuma];
         dialects.contains(&self.dialect)

@@ -24,7 +24,7 @@ pub const PROBE_PORT: u16 = 15002;
 /// What it dials instead of the sidecar's own address with `--outside`: TEST-NET-1 of RFC 5737.
 const OUTSIDE: [u8; 4] = [192, 0, 2, 1];
 /// A user that is neither the proxy nor an application.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 /// Name of the container.
 pub const VALIDATION: &str = "sidetrack-validation";
 /// The largest user or group id that the API accepts (`IsValidUserID` in k8s.io/apimachinery).
@@ -50,7 +50,7 @@ pub fn container(policy: &Policy, replaced: &Container, image: &str) -> Result<V
         Ok(id)
     };
     let (uid, gid) = match is_outside {
-        true => (NOBODY, NOBODY),
+        true => (UNPRIVILEGED, UNPRIVILEGED),
         false => (
             id(&policy.proxy_uids, &built_in.proxy_uids)?,
             id(&policy.proxy_gids, &built_in.proxy_gids)?,

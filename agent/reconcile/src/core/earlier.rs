@@ -64,7 +64,7 @@ impl<N: Node> Earlier<N> {
     }
 
     /// A pod could not be enrolled again; these are its rows now.
-    pub(super) fn give_back(&mut self, left: LeftRows<N::Rows>) {
+    pub(super) fn restore(&mut self, left: LeftRows<N::Rows>) {
         self.pods.insert(left.cookie, left);
     }
 }

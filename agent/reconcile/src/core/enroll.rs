@@ -141,7 +141,7 @@ impl<N: Node> Core<N> {
         let mut replaced = self.take_replaced(cookie);
         let mut link = opened.link;
         if let Replaced::Departing(_, departed) = &mut replaced {
-            // It knows the programs that are attached, and removes those that the policy does not want.
+            // It has the programs that are attached, and removes those that the policy does not want.
             std::mem::swap(&mut link, &mut departed.link);
             self.node.follow_path(&mut link, &found.path);
         }

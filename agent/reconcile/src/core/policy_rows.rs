@@ -87,7 +87,7 @@ impl<N: Node> Core<N> {
                 if retired.is_first_try() {
                     error!(policy = %retired.id, "remove the rows of a policy: {problem}");
                 }
-                self.policies.give_back(retired, now);
+                self.policies.restore(retired, now);
             }
         }
         if self.sweep_at.is_some_and(|at| now >= at) {

@@ -22,8 +22,8 @@ use crate::{
 pub(super) struct Repairs {
     backoff: Backoff,
     counts: BTreeMap<RepairKind, u64>,
-    /// What was repaired and not told yet, each with its pod, if it is a pod's.
-    untold: Vec<(Option<PodRef>, String)>,
+    /// What was repaired and not reported yet, each with its pod, if it is a pod's.
+    unreported: Vec<(Option<PodRef>, String)>,
     /// What the last look at everything could not see.
     not_seen: Vec<String>,
     /// Everything that is wrong, as sentences.
@@ -69,7 +69,7 @@ impl<N: Node> Core<N> {
 
     /// Takes what was repaired since the last call, as sentences, each with its pod, if it is a pod's.
     pub fn drain_repairs(&mut self) -> Vec<(Option<PodRef>, String)> {
-        std::mem::take(&mut self.repairs.untold)
+        std::mem::take(&mut self.repairs.unreported)
     }
 
     /// What is wrong and could not be repaired, as sentences.
@@ -116,7 +116,7 @@ impl<N: Node> Core<N> {
                     warn!("{text}");
                     *self.repairs.counts.entry(kind).or_default() += 1;
                     let pod = self.pod_of(part).cloned();
-                    self.repairs.untold.push((pod, text));
+                    self.repairs.unreported.push((pod, text));
                     self.changed = true;
                     return kind == RepairKind::Cgroup;
                 }

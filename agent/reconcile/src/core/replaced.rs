@@ -62,7 +62,7 @@ impl<N: Node> Core<N> {
         let policy = match replaced {
             Replaced::Earlier(left) => {
                 let rows = failed.rows;
-                return self.earlier.give_back(LeftRows { rows, ..left });
+                return self.earlier.restore(LeftRows { rows, ..left });
             }
             Replaced::Departing(name, departed) => {
                 let enrollment = Enrollment {

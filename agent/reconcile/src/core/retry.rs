@@ -16,7 +16,7 @@ const ADOPTION_PERIOD: Duration = Duration::from_secs(2);
 
 impl<N: Node> Core<N> {
     /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
-    /// removes what is out of use. To be called twice a second, and followed by [`Core::go_on`].
+    /// removes what is out of use. To be called twice a second, and followed by [`Core::proceed`].
     pub async fn retry(&mut self) {
         self.turn.begin();
         self.retry_leftovers().await;

@@ -15,7 +15,7 @@ use crate::node::Node;
 /// has at most an eighth of the maps' rows.
 pub(super) const MAX_ROWS: usize = 8_192;
 
-/// What a turn has done, and what is left to the next ones.
+/// What a turn has done, and what remains for the next ones.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     rows: usize,
@@ -65,14 +65,14 @@ pub(crate) fn rows(policy: &CompiledPolicy) -> usize {
 }
 
 impl<N: Node> Core<N> {
-    /// Whether [`Core::go_on`] has something to do.
+    /// Whether [`Core::proceed`] has something to do.
     #[must_use]
     pub fn has_more(&self) -> bool {
         !self.turn.long.is_empty() || self.policies.has_due(self.node.now())
     }
 
-    /// Goes on with what the last turn has left.
-    pub async fn go_on(&mut self) {
+    /// Continues with what remains of the last turn.
+    pub async fn proceed(&mut self) {
         self.turn.begin();
         self.tidy_policies();
         let mut tried = Vec::new();

@@ -103,7 +103,7 @@ fn a_policy_that_could_not_be_removed_is_not_used_again() {
     policies.release(&policy(1), now);
     let now = now + GRACE;
     let due = policies.take_due(now).unwrap();
-    policies.give_back(due, now);
+    policies.restore(due, now);
     assert!(!policies.has_due(now), "not at once");
     assert_eq!(share(&mut policies, &policy(1)), None);
     assert_eq!(policies.ids(), BTreeSet::from([id]));

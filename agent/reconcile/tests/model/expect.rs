@@ -67,7 +67,7 @@ impl Run {
         let mut world = self.world.borrow_mut();
         let rows: BTreeSet<NetnsCookie> = world.tables.pods.keys().copied().collect();
         world.require(known == rows, || {
-            format!("the agent knows {known:?}, and the pods' rows are {rows:?}")
+            format!("the agent has {known:?}, and the pods' rows are {rows:?}")
         });
     }
 
@@ -85,7 +85,7 @@ impl Run {
                         let state = record.state();
                         problems.push(format!("is {state:?} ({reason:?}), not {expected:?}"));
                     }
-                    // Without a process the agent has only the path it already knows.
+                    // Without a process the agent has only the path it already has.
                     let found = |it: &Enrollment<FakeNode>| {
                         !world.api
                             || world

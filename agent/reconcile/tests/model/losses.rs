@@ -226,7 +226,7 @@ impl World {
         // What the agent writes itself is whole.
         let by_others = self.damaged || self.faults.fired;
         self.require(by_others, || {
-            format!("{repair:?} of what nobody has damaged")
+            format!("{repair:?} of what no step has damaged")
         });
         Ok(was_damaged)
     }

@@ -57,7 +57,7 @@ fn run_with(names: &[&str]) -> Run {
     run
 }
 
-/// What tells the active policy of the pod.
+/// A value that differs for each policy of the pod.
 fn active(run: &Run) -> u16 {
     let (_, enrollment) = run.core.enrollments().next().expect("a pod");
     enrollment.policy.excluded_outbound_ports[0].first as u16
@@ -87,7 +87,7 @@ fn a_policy_that_changes_all_the_time_is_followed_once_a_second() {
     }
     let changes = written(&run) - 1;
     assert!((BURST..=BURST + 4).contains(&changes), "{changes}");
-    // Not lost: a second later the last one is active, whoever causes the next turn.
+    // Not lost: a second later the last one is active, whatever causes the next turn.
     run.tick(600);
     run.tick(600);
     assert_eq!((active(&run), written(&run)), (301, changes + 2));
@@ -127,7 +127,7 @@ fn a_pod_with_short_lists_does_not_wait_for_those_with_long_ones() {
     let mut before = rows(&run);
     assert!(before <= MAX_ROWS + usize::from(LONG));
     while run.core.has_more() {
-        ready(run.core.go_on());
+        ready(run.core.proceed());
         let more = rows(&run) - before;
         assert!(more <= MAX_ROWS + usize::from(LONG), "{more} rows");
         before = rows(&run);
@@ -141,7 +141,7 @@ fn a_pod_with_short_lists_does_not_wait_for_those_with_long_ones() {
     ready(run.core.retry());
     assert!(run.core.has_more());
     while run.core.has_more() {
-        ready(run.core.go_on());
+        ready(run.core.proceed());
     }
     assert!(run.world.borrow().tables.policies.is_empty());
     let violations = &run.world.borrow().violations;

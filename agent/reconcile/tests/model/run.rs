@@ -291,23 +291,23 @@ impl Run {
             }
         }
         ready(self.core.apply(&listing));
-        self.go_on();
+        self.proceed();
     }
 
     /// The turns that follow at once.
-    fn go_on(&mut self) {
+    fn proceed(&mut self) {
         for _ in 0..100 {
             if !self.core.has_more() {
                 break;
             }
-            ready(self.core.go_on());
+            ready(self.core.proceed());
         }
     }
 
     pub fn tick(&mut self, millis: u64) {
         self.world.borrow_mut().now += Duration::from_millis(millis);
         ready(self.core.retry());
-        self.go_on();
+        self.proceed();
         ready(self.core.repair(Scope::All));
         let mut world = self.world.borrow_mut();
         let tables = &world.tables;

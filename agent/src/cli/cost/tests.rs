@@ -44,12 +44,12 @@ fn what_is_not_known_is_not_claimed() {
     let lines = summary(&estimate, None);
     assert!(lines[0].contains("at most, if all were full"), "{lines:?}");
     assert_eq!(lines[1], "agent      none");
-    let nobody = Cost {
+    let no_pods = Cost {
         enrolled: 0,
         ..cost()
     };
     assert_eq!(
-        summary(&nobody, None)[0],
+        summary(&no_pods, None)[0],
         "maps       4.0 MiB, 0 enrolled pods"
     );
 }

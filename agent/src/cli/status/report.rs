@@ -199,7 +199,7 @@ fn pods_line(report: &StatusReport) -> String {
     match (&report.pods, report.pods_from) {
         _ if report.agent_state == AgentState::NotInstalled => "none".to_owned(),
         (None, _) => "unknown".to_owned(),
-        // The kernel knows only those.
+        // The kernel has only those.
         (Some(pods), Source::PinnedMaps) => {
             format!("{} enrolled, read from the pinned maps", pods.enrolled)
         }

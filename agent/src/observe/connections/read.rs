@@ -19,7 +19,7 @@ use super::{Connection, Listeners, Tables, explain};
 use sidetrack_datapath::{
     kernel::{
         maps::Maps,
-        netlink::go_on,
+        netlink::continue_while,
         sock_diag::{self, Sockets},
         sock_records::{OpenSocket, Records},
     },
@@ -81,7 +81,7 @@ fn read(records: &Records, until: Instant) -> io::Result<(Vec<OpenSocket>, Liste
         let at = listeners.entry(id.source_port).or_default();
         at.push((id.source_address, uid));
         count += 1;
-        go_on(count < MAX_LISTENERS)
+        continue_while(count < MAX_LISTENERS)
     });
     is_complete &= in_time(read)?;
     for family in [AF_INET, AF_INET6] {

@@ -249,7 +249,7 @@ fn a_socket_that_is_listed_twice_is_one() {
 }
 
 #[test]
-fn who_has_an_inbound_connection_is_told_by_its_user() {
+fn the_user_shows_who_has_an_inbound_connection() {
     let inbound = |local: &str, uid| {
         let row = one(socket(local, "10.0.0.9:5000", uid));
         assert_eq!(row.direction, Direction::Inbound, "{local}");

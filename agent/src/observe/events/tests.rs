@@ -99,7 +99,7 @@ fn time_runs_backwards_from_now() {
 }
 
 #[test]
-fn refusals_are_told_from_decisions() {
+fn refusals_and_decisions_are_distinguished() {
     assert!(is_refusal("sidecar-refused"));
     assert!(is_refusal("no-route"));
     assert!(!is_refusal("given-up"));

@@ -38,7 +38,7 @@ impl Reporter {
         let recorders = Recorders {
             client,
             reporter,
-            told: HashMap::new(),
+            last_notes: HashMap::new(),
         };
         tokio::spawn(send(recorders, pod_events));
         Self { queue }
@@ -57,11 +57,11 @@ impl Reporter {
 struct Recorders {
     client: Client,
     reporter: events::Reporter,
-    told: HashMap<(PodRef, String), Told>,
+    last_notes: HashMap<(PodRef, String), LastNote>,
 }
 
-/// What was last told about a pod for one reason.
-struct Told {
+/// The last note about a pod for one reason.
+struct LastNote {
     note: String,
     recorder: Recorder,
     /// Different texts since then.
@@ -77,28 +77,28 @@ impl Recorders {
         const PERIOD: Duration = Duration::from_secs(600);
         const PODS: usize = 4096;
         let key = (pod.clone(), reason.to_owned());
-        if self.told.len() >= PODS && !self.told.contains_key(&key) {
-            self.told.clear();
+        if self.last_notes.len() >= PODS && !self.last_notes.contains_key(&key) {
+            self.last_notes.clear();
         }
         let new = || Recorder::new(self.client.clone(), self.reporter.clone());
-        let told = self.told.entry(key).or_insert_with(|| Told {
+        let last = self.last_notes.entry(key).or_insert_with(|| LastNote {
             note: note.to_owned(),
             recorder: new(),
             texts: 1,
             since: Instant::now(),
         });
-        if told.note != note {
-            if told.since.elapsed() > PERIOD {
-                (told.texts, told.since) = (0, Instant::now());
+        if last.note != note {
+            if last.since.elapsed() > PERIOD {
+                (last.texts, last.since) = (0, Instant::now());
             }
-            if told.texts == TEXTS {
+            if last.texts == TEXTS {
                 return None;
             }
-            told.texts += 1;
-            note.clone_into(&mut told.note);
-            told.recorder = new();
+            last.texts += 1;
+            note.clone_into(&mut last.note);
+            last.recorder = new();
         }
-        Some(told.recorder.clone())
+        Some(last.recorder.clone())
     }
 }
 

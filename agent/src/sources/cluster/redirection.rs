@@ -1,4 +1,4 @@
-//! The annotation by which istiod knows that a pod is in ambient mode: other pods then call it by HBONE.
+//! The annotation by which istiod sees that a pod is in ambient mode: other pods then call it by HBONE.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Keeps the node free of the taint. To be started once the agent is ready; it does not end.
-pub async fn keep_away(client: Client, node: String) {
+pub async fn remove_taint(client: Client, node: String) {
     let nodes: Api<Node> = Api::all(client);
     let mut last_problem = None;
     loop {

@@ -54,7 +54,7 @@ pub enum Update<K> {
 #[derive(Debug)]
 pub struct Watch<K> {
     updates: mpsc::Receiver<Update<K>>,
-    again: Arc<Notify>,
+    relist: Arc<Notify>,
     task: Option<JoinHandle<()>>,
 }
 
@@ -74,16 +74,16 @@ impl<K: Object> Watch<K> {
                 timeouts,
             },
             updates: sender,
-            again: Arc::new(Notify::new()),
+            relist: Arc::new(Notify::new()),
         };
-        let again = Arc::clone(&worker.again);
+        let relist = Arc::clone(&worker.relist);
         let task = tokio::spawn(async move {
-            // Ends when nobody listens any more.
+            // Ends when the receiver is dropped.
             let _ = worker.run(pauses).await;
         });
         Self {
             updates,
-            again,
+            relist,
             task: Some(task),
         }
     }
@@ -93,14 +93,14 @@ impl<K: Object> Watch<K> {
         let (_, updates) = mpsc::channel(1);
         Self {
             updates,
-            again: Arc::default(),
+            relist: Arc::default(),
             task: None,
         }
     }
 
     /// Asks for a new list once the watch is open.
     pub fn list_again(&self) {
-        self.again.notify_one();
+        self.relist.notify_one();
     }
 
     /// The next update. Cancel safe.
@@ -131,22 +131,22 @@ pub trait Pauses {
 struct Worker<K> {
     requests: Requests,
     updates: mpsc::Sender<Update<K>>,
-    again: Arc<Notify>,
+    relist: Arc<Notify>,
 }
 
-/// Nobody listens any more.
-struct Unheard;
+/// The receiver of the updates was dropped.
+struct ReceiverGone;
 
 /// How a watch ended without a failure.
 enum End {
-    /// It goes on where it ended.
+    /// It continues where it ended.
     Over,
     /// Everything is to be listed again.
     ListAgain,
 }
 
 impl<K: Object> Worker<K> {
-    async fn run(self, mut pauses: impl Pauses) -> Result<(), Unheard> {
+    async fn run(self, mut pauses: impl Pauses) -> Result<(), ReceiverGone> {
         loop {
             let began = Instant::now();
             let version = match self.list().await? {
@@ -168,16 +168,16 @@ impl<K: Object> Worker<K> {
         }
     }
 
-    async fn send(&self, update: Update<K>) -> Result<(), Unheard> {
-        self.updates.send(update).await.map_err(|_| Unheard)
+    async fn send(&self, update: Update<K>) -> Result<(), ReceiverGone> {
+        self.updates.send(update).await.map_err(|_| ReceiverGone)
     }
 
-    async fn event(&self, event: Event<K>) -> Result<(), Unheard> {
+    async fn event(&self, event: Event<K>) -> Result<(), ReceiverGone> {
         self.send(Update::Event(event)).await
     }
 
     /// That the server has forgotten a version is no failure.
-    async fn fail(&self, failure: Failure) -> Result<(), Unheard> {
+    async fn fail(&self, failure: Failure) -> Result<(), ReceiverGone> {
         if failure.is_forgotten() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl<K: Object> Worker<K> {
     }
 
     /// Reads all objects, in pages, and returns the version of the list.
-    async fn list(&self) -> Result<Result<String, Failure>, Unheard> {
+    async fn list(&self) -> Result<Result<String, Failure>, ReceiverGone> {
         self.event(Event::Init).await?;
         let mut most = MAX_PAGE;
         let mut next = None;
@@ -216,7 +216,7 @@ impl<K: Object> Worker<K> {
         &self,
         mut version: String,
         pauses: &mut impl Pauses,
-    ) -> Result<Result<(), Failure>, Unheard> {
+    ) -> Result<Result<(), Failure>, ReceiverGone> {
         loop {
             let began = Instant::now();
             match self.requests.open(&version).await {
@@ -250,7 +250,7 @@ impl<K: Object> Worker<K> {
         &self,
         response: Response<Body>,
         version: &mut String,
-    ) -> Result<Result<End, Failure>, Unheard> {
+    ) -> Result<Result<End, Failure>, ReceiverGone> {
         let timeouts = &self.requests.timeouts;
         let deadline = Instant::now() + timeouts.watch + timeouts.grace;
         let body = response.into_body().into_data_stream();
@@ -260,7 +260,7 @@ impl<K: Object> Worker<K> {
             let line = tokio::select! {
                 line = lines.next() => line,
                 () = sleep_until(deadline) => None,
-                () = self.again.notified() => return Ok(Ok(End::ListAgain)),
+                () = self.relist.notified() => return Ok(Ok(End::ListAgain)),
             };
             let line = match line {
                 Some(Ok(line)) => line,

@@ -58,7 +58,7 @@ struct Known {
 #[error("with it the directory would have more than {0}; remove other files")]
 struct NoRoom(String);
 
-/// What tells whether a file has changed.
+/// Shows whether a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     inode: u64,

@@ -50,7 +50,7 @@ impl Job for LinkedText {
     }
 }
 
-/// What a file is like; `None` if that cannot be told.
+/// What a file is like; `None` if that cannot be read.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let own = fs::symlink_metadata(path).ok()?;
     if !own.is_symlink() {

@@ -15,7 +15,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// While many files are read, their pods are published this often.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Starts it. It ends when nobody receives what it publishes.
+/// Starts it. It ends when the receiver is dropped.
 pub(super) fn start(directory: Directory, watch: Watch, sender: Sender<Listed>) -> Result<()> {
     let mut reader = Reader {
         directory,

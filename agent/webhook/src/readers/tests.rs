@@ -58,7 +58,7 @@ async fn who_waits_no_longer_is_not_read_and_who_is_read_keeps_the_turn() {
         let reading = readers.read(&place, false, body);
         assert!(timeout(Duration::from_millis(20), reading).await.is_err());
     }
-    // Both threads read on, although nobody waits for them any more.
+    // Both threads read on, although no request waits for them any more.
     let (read, was_read) = mpsc::channel();
     let late = readers.read(&place, false, move || read.send(()));
     assert!(timeout(Duration::from_millis(20), late).await.is_err());

@@ -72,7 +72,7 @@ fn number_of_run(ctx: *mut bpf_sk_lookup, row: *mut Passed) -> u64 {
     /// two products.
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut distance = ctx as u64;
-    // SAFETY: a subtraction. The verifier knows it as a number; LLVM must not turn it into another operation.
+    // SAFETY: a subtraction. For the verifier the result is a number; LLVM must not turn it into another operation.
     unsafe { asm!("{0} -= {1}", inout(reg) distance, in(reg) row) };
     distance.wrapping_mul(MIX)
 }

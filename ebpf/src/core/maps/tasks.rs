@@ -23,7 +23,7 @@ static TASK_PASS: Array<Pass, 1> = Array::new();
 /// The row of a namespace that the agent asks about.
 #[inline(always)]
 pub fn watched_netns(inode: u64) -> Option<&'static mut WatchedNetns> {
-    // SAFETY: the agent removes rows after the pass only, and nobody else has them.
+    // SAFETY: the agent removes rows after the pass only, and no other program has them.
     unsafe { WATCHED_NETNS.get_ptr_mut(&inode)?.as_mut() }
 }
 

@@ -188,7 +188,7 @@ fn what_is_held_counts_and_not_how_many_hold_it() {
     assert!(!server.held.hold(one, CONNECTION_BYTES, now), "it is gone");
 }
 
-/// As in the kernel's queue, but behind nobody else.
+/// As in the kernel's queue, but behind no other client.
 #[tokio::test]
 async fn a_client_with_its_share_waits_a_moment() {
     let places = Places::new(2, FRESH_TIME);

@@ -28,7 +28,7 @@ use sidetrack_reconcile::repairs::IngressProgram;
 
 use super::name;
 use crate::kernel::{
-    netlink::{self, unless},
+    netlink::{self, ignore_errnos},
     sys,
 };
 
@@ -95,7 +95,7 @@ pub fn follow(
         }
         added += 1;
         // It may vanish meanwhile.
-        result = result.and(unless(
+        result = result.and(ignore_errnos(
             &[libc::ENODEV],
             add((kind, program), *ifindex, found),
         ));
@@ -159,7 +159,7 @@ fn add(
             let request = RouteNetlinkMessage::NewQueueDiscipline(qdisc(ifindex));
             let added = netlink::change(request, NLM_F_CREATE | NLM_F_EXCL);
             let is_new = added.is_ok();
-            unless(&[libc::EEXIST], added)?;
+            ignore_errnos(&[libc::EEXIST], added)?;
             is_new
         }
     };
@@ -182,10 +182,10 @@ fn add(
 
 fn remove(kind: IngressProgram, ifindex: u32, found: &Found, until: Instant) -> io::Result<()> {
     let request = RouteNetlinkMessage::DelTrafficFilter(filter(kind, ifindex));
-    unless(&ABSENT, netlink::change(request, 0))?;
+    ignore_errnos(&ABSENT, netlink::change(request, 0))?;
     if found.added_qdisc && is_empty(ifindex, until) {
         let request = RouteNetlinkMessage::DelQueueDiscipline(qdisc(ifindex));
-        unless(&ABSENT, netlink::change(request, 0))?;
+        ignore_errnos(&ABSENT, netlink::change(request, 0))?;
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ fn find(kind: IngressProgram, ifindex: u32) -> io::Result<Option<Found>> {
     match netlink::get(request) {
         Ok(RouteNetlinkMessage::NewTrafficFilter(message)) => Ok(ours(kind, &message)),
         Ok(_) => Ok(None),
-        Err(error) => unless(&ABSENT, Err(error)).map(|()| None),
+        Err(error) => ignore_errnos(&ABSENT, Err(error)).map(|()| None),
     }
 }
 

@@ -69,13 +69,13 @@ pub fn ingress_programs() -> bool {
 #[must_use]
 pub fn ingress_links() -> bool {
     /// Of no interface: the kernel looks for it before anything else.
-    const NOBODY: u32 = i32::MAX as u32;
+    const NO_INTERFACE: u32 = i32::MAX as u32;
     if is_disabled("tcx") {
         return false;
     }
     let program = ingress_program(bpf_attach_type::BPF_TCX_INGRESS);
     let attached = program
-        .and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY, sys::Order::Last));
+        .and_then(|program| sys::link_create_ingress(program.as_fd(), NO_INTERFACE, sys::Order::Last));
     attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 

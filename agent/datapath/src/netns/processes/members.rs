@@ -156,7 +156,7 @@ impl Members {
 
     /// Whether a namespace was there before the pod: a process of no pod has been in it for longer than any of
     /// the pod's. It is the runtime's, where that is not in the node's own namespace, and a process of the pod
-    /// is on its way from there to its own. Whoever enters a pod's namespace later is no reason.
+    /// is on its way from there to its own. A process that enters a pod's namespace later does not count.
     fn is_older(&self, inode: u64) -> bool {
         let first = self.oldest_in(inode).map(|member| member.started);
         let stranger = self.strangers.get(&inode);

@@ -27,7 +27,7 @@ use super::{
     flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
 };
 use crate::{
-    kernel::netlink::{self, go_on},
+    kernel::netlink::{self, continue_while},
     netns::{forward_routes, return_routes},
 };
 
@@ -66,7 +66,7 @@ impl Snapshot {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
         dump(request, until, |message| {
             self.take(message, None);
-            go_on(self.links.len() < MAX_LISTED)
+            continue_while(self.links.len() < MAX_LISTED)
         })
     }
 
@@ -74,7 +74,7 @@ impl Snapshot {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         dump(request, until, |message| {
             self.take(message, None);
-            go_on(self.addresses.len() < MAX_LISTED)
+            continue_while(self.addresses.len() < MAX_LISTED)
         })?;
         self.addresses
             .sort_by_key(|assigned| assigned.net.addr().is_ipv6());
@@ -92,7 +92,7 @@ impl Snapshot {
         let before = self.routes.len();
         let read = dump(RouteNetlinkMessage::GetRoute(request), until, |message| {
             self.take(message, Some(table));
-            go_on(self.routes.len() - before <= MAX_ROUTES)
+            continue_while(self.routes.len() - before <= MAX_ROUTES)
         });
         match read {
             // The table has no route yet.
@@ -108,7 +108,7 @@ impl Snapshot {
         dump(RouteNetlinkMessage::GetRule(request), until, |message| {
             self.take(message, None);
             rules += 1;
-            go_on(rules < MAX_LISTED)
+            continue_while(rules < MAX_LISTED)
         })
     }
 

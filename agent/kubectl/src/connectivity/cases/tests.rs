@@ -40,7 +40,7 @@ fn error(name: &str) -> CaseAnswer {
 
 #[test]
 fn a_header_with_the_wrong_destination_fails() {
-    let check = check("goes through the sidecar, which knows the dialed address");
+    let check = check("goes through the sidecar, which gets the dialed address");
     let with = |value| {
         check(
             &addresses(),

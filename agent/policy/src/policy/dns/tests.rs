@@ -45,7 +45,7 @@ fn servers_are_those_of_the_dialect() {
 }
 
 #[test]
-fn people_are_told_what_is_captured_and_why_not() {
+fn notes_say_what_is_captured_and_why_not() {
     let notes = |dialect, dns| policy(dialect, dns).notes().join("; ");
     assert_eq!(
         notes(Dialect::Current, servers("10.96.0.10")),

@@ -94,7 +94,7 @@ impl Failure {
         (400..500).contains(&self.code())
     }
 
-    /// The server no longer knows the resource version: everything is to be listed again.
+    /// The server no longer has the resource version: everything is to be listed again.
     pub(super) fn is_forgotten(&self) -> bool {
         const GONE: u16 = 410;
         self.code() == GONE

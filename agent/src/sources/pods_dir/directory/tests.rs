@@ -66,7 +66,7 @@ fn yaml_json_many_documents_and_lists() {
 }
 
 #[test]
-fn a_broken_file_keeps_its_pods_and_others_go_on() {
+fn a_broken_file_keeps_its_pods_and_others_continue() {
     let mut lab = Lab::new();
     lab.write("a.yaml", A);
     let listing = lab.write("a.yaml", "kind: Pod\nmetadata: {name: [");
