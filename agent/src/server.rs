@@ -1,4 +1,5 @@
-//! What the agent answers: on its socket to commands and the CNI plugin, on its port to any client that scrapes metrics.
+//! What the agent answers: on its socket to commands and the CNI plugin, on its port to any client that scrapes
+//! metrics.
 
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod metrics;

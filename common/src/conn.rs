@@ -104,7 +104,8 @@ pub enum HandshakeReason {
     NoTargets = 2,
     /// The application's socket is bound to loopback.
     LoopbackSource = 3,
-    /// The pod has used its share of dedicated targets and the pool is used up, or those that are tried name other destinations.
+    /// The pod has used its quota of dedicated targets and the pool is used up, or those that are tried name other
+    /// destinations.
     ManyDestinations = 4,
     /// In mode TPROXY the proxy calls its own pod.
     Transparent = 5,
@@ -125,8 +126,8 @@ impl HandshakeReason {
     ];
 }
 
-/// Value of a handshake row. The kernel uses the memory of a row that is removed for another one at once: a program that
-/// reads a row copies what it says, and then looks whose it is.
+/// Value of a handshake row. The kernel uses the memory of a row that is removed for another one at once: a program
+/// that reads a row copies what it says, and then looks whose it is.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -383,8 +384,8 @@ pub struct ListenerQueue {
     pub limit: u32,
 }
 
-/// Key of a socket that the agent looks for. Searches of one purpose look for different sockets, because each is for one
-/// pod; those of both purposes may look for the same one at once.
+/// Key of a socket that the agent looks for. Searches of one purpose look for different sockets, because each is for
+/// one pod; those of both purposes may look for the same one at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]

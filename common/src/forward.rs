@@ -12,7 +12,7 @@ pub const MARK: u32 = 0x10de;
 pub const TABLE: u32 = 0x51de;
 
 /// A question to the program that decides inbound connections, or its answer. The value of the per-CPU row that
-/// the two programs share.
+/// both programs use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Probe {

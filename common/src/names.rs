@@ -134,17 +134,18 @@ pub const COUNTER_QUOTA: u32 = 4_096;
 pub const DESTINATION_CAPACITY: usize = 262_144;
 /// Rows of [`DESTINATIONS`] that each pod may have as long as there is room. Those beyond it are from
 /// [`DESTINATION_POOL`].
-pub const DESTINATION_SHARE: u64 = 4_096;
-/// Rows that all pods together may have beyond their share, so that a few pods with many destinations leave room for the
-/// others. Connections to further destinations are redirected as well; they cost a handshake row and socket storage each.
+pub const DESTINATION_QUOTA: u64 = 4_096;
+/// Rows that all pods together may have beyond their quota, so that a few pods with many destinations leave room for
+/// the others. Connections to further destinations are redirected as well; they cost a handshake row and socket storage
+/// each.
 pub const DESTINATION_POOL: u64 = DESTINATION_CAPACITY as u64 / 2;
-// A pod may have many more with it, and leaves room for the shares of the others.
-const _: () = assert!(DESTINATION_POOL > DESTINATION_SHARE);
-const _: () = assert!(DESTINATION_POOL + DESTINATION_SHARE <= DESTINATION_CAPACITY as u64);
+// A pod may have many more with it, and leaves room for the quotas of the others.
+const _: () = assert!(DESTINATION_POOL > DESTINATION_QUOTA);
+const _: () = assert!(DESTINATION_POOL + DESTINATION_QUOTA <= DESTINATION_CAPACITY as u64);
 /// Records of sockets that every pod can have, however many the others have.
 pub const RECORD_GUARANTEE: i64 = 8;
-/// Records that all pods together may have; beyond it each has what is guaranteed. One takes 320 bytes of kernel memory: 21 MB
-/// in all, and 10 MB more for 4,096 pods with their guaranteed ones.
+/// Records that all pods together may have; beyond it each has what is guaranteed. One takes 320 bytes of kernel
+/// memory: 21 MB in all, and 10 MB more for 4,096 pods with their guaranteed ones.
 pub const RECORD_POOL: i64 = 65_536;
 /// Records that one pod may have. A redirected connection without a dedicated target has one at each end.
 pub const RECORD_QUOTA: i64 = 16_384;
@@ -161,6 +162,6 @@ pub const MAX_WATCHED_NETNS: u32 = 8_192;
 /// Listener slots on loopback. Sidecars that listen there do so on one socket.
 pub const LOOPBACK_SLOTS: u32 = 4;
 
-/// Listener slots for one port and family of a pod. Through one listener the kernel finds the whole reuse_port group. The other
-/// slots keep inbound connections working when some listeners of the group close.
+/// Listener slots for one port and family of a pod. Through one listener the kernel finds the whole reuse_port group.
+/// The other slots keep inbound connections working when some listeners of the group close.
 pub const LISTENER_SLOTS: u32 = 32;

@@ -47,7 +47,7 @@ pub const POD_ANY_ADDRESS: u32 = 0xffff << ADDRESS_SHIFT;
 /// [`Pod::flags`]: bits below the filter of addresses.
 const ADDRESS_SHIFT: u32 = 16;
 
-/// The bit of an address in the filter of a pod's addresses. Several addresses share one.
+/// The bit of an address in the filter of a pod's addresses. Several addresses may have the same one.
 #[inline(always)]
 #[must_use]
 pub const fn address_bit(addr: Addr) -> u32 {

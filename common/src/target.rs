@@ -4,7 +4,7 @@
 //! destinations, and as many connections as it could have without the redirect.
 //!
 //! Targets of [`DEDICATED`] name their destination: a row of the pod's says which it is, and does not change as
-//! long as the pod lives. Different destinations may share any other target: which one was dialed is in the
+//! long as the pod lives. Any other target may be shared by different destinations: which one was dialed is in the
 //! connection's [`Handshake`](crate::conn::Handshake).
 //!
 //! The node's secret seed is part of the hash: nothing outside the kernel can work out the target of a destination. Packets for

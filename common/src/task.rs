@@ -47,7 +47,7 @@ pub struct WatchedNetns {
 pub struct Pass {
     /// Id of the cgroup of all pods.
     pub pods_cgroup: u64,
-    /// The namespaces of the task before this one: tasks that share them are alike.
+    /// The namespaces of the task before this one: tasks in the same ones are alike.
     pub last_nsproxy: u64,
     /// Its cgroups.
     pub last_cgroups: u64,

@@ -27,7 +27,8 @@ pub struct Workload {
     pub netns: Option<Netns>,
 }
 
-/// By what ztunnel identifies a pod: its uid, or `namespace/name` of one that has none, as a manifest in a directory may be.
+/// By what ztunnel identifies a pod: its uid, or `namespace/name` of one that has none, as a manifest in a directory
+/// may be.
 #[must_use]
 pub fn workload_uid(uid: Option<&str>, namespace: &str, name: &str) -> String {
     uid.map_or_else(|| format!("{namespace}/{name}"), str::to_owned)

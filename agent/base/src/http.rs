@@ -151,7 +151,7 @@ pub async fn serve<L, F, S>(
         let watcher = connections.watcher();
         tokio::spawn(async move {
             let Some((place, evicted)) = places.admit(client).await else {
-                debug!(server = limits.server, ?client, "refused: it has its share");
+                debug!(server = limits.server, ?client, "refused: the client is at its quota");
                 return;
             };
             let whole = async {

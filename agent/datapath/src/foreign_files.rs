@@ -2,9 +2,9 @@
 //! waits for a disk keeps its process from ending, even after SIGKILL. So the agent has such calls made by a process
 //! of its own, the helper, which it can leave behind.
 //!
-//! Invariants: the agent waits for an answer until its deadline at most; of each share (the namespace of a pod)
-//! [`MAX_OF_SHARE`] calls run at a time and [`MAX_CALLS`] of all, calls that hang included; a share whose calls hang is
-//! refused at once. Contents and network namespaces come as descriptors, which never wait.
+//! Invariants: the agent waits for an answer until its deadline at most; of each holder (such as the namespace of a
+//! pod) [`MAX_OF_HOLDER`] calls run at a time and [`MAX_CALLS`] of all, calls that hang included; a holder whose calls
+//! hang is refused at once. Contents and network namespaces come as descriptors, which never wait.
 
 mod helper;
 
@@ -27,11 +27,11 @@ use crate::kernel::sys;
 /// The command that runs the helper.
 pub const COMMAND: &str = "foreign-files";
 
-/// Calls of one share at a time.
-const MAX_OF_SHARE: usize = 2;
-/// Calls of all shares at a time: a thread of the helper each.
+/// Calls of one holder at a time.
+const MAX_OF_HOLDER: usize = 2;
+/// Calls of all holders at a time: a thread of the helper each.
 const MAX_CALLS: usize = 64;
-/// Calls of one share that wait for their turn.
+/// Calls of one holder that wait for their turn.
 const MAX_WAITING: usize = 256;
 /// A call that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
@@ -101,9 +101,9 @@ impl Answer {
 struct Calls {
     number: u64,
     running: HashMap<u64, Running>,
-    /// Those that wait, by their share.
+    /// Those that wait, by their holder.
     waiting: BTreeMap<String, VecDeque<Call>>,
-    /// Shares with a call that a caller has given up.
+    /// Holders with a call that a caller has given up.
     slow: BTreeSet<String>,
     /// Whether the helper makes the calls; otherwise threads of this process do.
     has_helper: bool,
@@ -119,7 +119,7 @@ struct Call {
 
 /// A call that is being made.
 struct Running {
-    share: String,
+    holder: String,
     since: Instant,
     /// By which helper: the number of its first call.
     helper: Option<u64>,
@@ -143,7 +143,7 @@ pub fn use_helper() {
 
 /// Makes a call, and passes its outcome to `done`: on another thread, or at once if the call is refused.
 pub fn start<J: Job>(
-    share: &str,
+    holder: &str,
     job: &J,
     done: impl FnOnce(io::Result<(J::Answer, Option<OwnedFd>)>) + Send + 'static,
 ) {
@@ -166,7 +166,7 @@ pub fn start<J: Job>(
         run: helper::run::<J>,
         done: Box::new(move |outcome| done(outcome.and_then(typed))),
     };
-    let refused = calls.admit(share, call);
+    let refused = calls.admit(holder, call);
     drop(calls);
     if let Err((done, problem)) = refused {
         done(Err(problem));
@@ -178,16 +178,16 @@ pub fn start<J: Job>(
 /// # Errors
 /// Those of the job, or that it has no outcome in this time.
 pub fn wait<J: Job>(
-    share: &str,
+    holder: &str,
     job: &J,
     timeout: Duration,
 ) -> io::Result<(J::Answer, Option<OwnedFd>)> {
     let (sender, outcome) = mpsc::sync_channel(1);
-    start(share, job, move |outcome| {
+    start(holder, job, move |outcome| {
         let _ = sender.send(outcome);
     });
     let outcome = outcome.recv_timeout(timeout);
-    outcome.unwrap_or_else(|_| Err(give_up(share, timeout)))
+    outcome.unwrap_or_else(|_| Err(give_up(holder, timeout)))
 }
 
 /// The same without a thread that waits.
@@ -195,51 +195,51 @@ pub fn wait<J: Job>(
 /// # Errors
 /// Those of [`wait`].
 pub async fn ask<J: Job>(
-    share: &str,
+    holder: &str,
     job: &J,
     timeout: Duration,
 ) -> io::Result<(J::Answer, Option<OwnedFd>)> {
     let (sender, outcome) = tokio::sync::oneshot::channel();
-    start(share, job, move |outcome| {
+    start(holder, job, move |outcome| {
         let _ = sender.send(outcome);
     });
     match tokio::time::timeout(timeout, outcome).await {
         Ok(Ok(outcome)) => outcome,
-        _ => Err(give_up(share, timeout)),
+        _ => Err(give_up(holder, timeout)),
     }
 }
 
-/// A caller waits no longer. Until a call of that share returns, nothing else waits for it either.
-fn give_up(share: &str, timeout: Duration) -> io::Error {
+/// A caller waits no longer. Until a call of that holder returns, nothing else waits for it either.
+fn give_up(holder: &str, timeout: Duration) -> io::Error {
     let mut calls = CALLS.lock();
-    if calls.running.values().any(|it| it.share == share) {
-        calls.slow.insert(share.to_owned());
+    if calls.running.values().any(|it| it.holder == holder) {
+        calls.slow.insert(holder.to_owned());
     }
     let text = format!("its file system does not answer within {timeout:?}");
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
 impl Calls {
-    /// Makes a call, or puts it behind others of its share; or refuses it.
-    fn admit(&mut self, share: &str, call: Call) -> Result<(), (Done, io::Error)> {
-        let of_share = self.running.values().filter(|it| it.share == share);
-        let (running, hang) = of_share.fold((0, true), |(running, hang), it| {
+    /// Makes a call, or puts it behind others of its holder; or refuses it.
+    fn admit(&mut self, holder: &str, call: Call) -> Result<(), (Done, io::Error)> {
+        let of_holder = self.running.values().filter(|it| it.holder == holder);
+        let (running, hang) = of_holder.fold((0, true), |(running, hang), it| {
             (running + 1, hang && it.since.elapsed() > HANGS_AFTER)
         });
-        let is_slow = self.slow.contains(share) || running >= MAX_OF_SHARE && hang;
+        let is_slow = self.slow.contains(holder) || running >= MAX_OF_HOLDER && hang;
         let problem = if is_slow {
-            format!("the file system of another read for {share} does not answer")
-        } else if running < MAX_OF_SHARE && self.running.len() < MAX_CALLS {
-            return self.make(share, call);
+            format!("the file system of another read for {holder} does not answer")
+        } else if running < MAX_OF_HOLDER && self.running.len() < MAX_CALLS {
+            return self.make(holder, call);
         } else if self.running.len() >= MAX_CALLS {
             format!("{MAX_CALLS} reads hang, since their file systems do not answer")
         } else {
-            let waiting = self.waiting.entry(share.to_owned()).or_default();
+            let waiting = self.waiting.entry(holder.to_owned()).or_default();
             if waiting.len() < MAX_WAITING {
                 waiting.push_back(call);
                 return Ok(());
             }
-            format!("{MAX_WAITING} reads for {share} wait already")
+            format!("{MAX_WAITING} reads for {holder} wait already")
         };
         Err((
             call.done,
@@ -247,7 +247,7 @@ impl Calls {
         ))
     }
 
-    fn make(&mut self, share: &str, call: Call) -> Result<(), (Done, io::Error)> {
+    fn make(&mut self, holder: &str, call: Call) -> Result<(), (Done, io::Error)> {
         let Call {
             question,
             run,
@@ -265,7 +265,7 @@ impl Calls {
             Err(problem) => return Err((done, problem)),
         };
         let running = Running {
-            share: share.to_owned(),
+            holder: holder.to_owned(),
             since: Instant::now(),
             helper,
             done,
@@ -288,14 +288,14 @@ impl Calls {
         Ok(helper.first)
     }
 
-    /// The next call of a share has its turn.
-    fn next(&mut self, share: &str) -> Option<(Done, io::Error)> {
-        let waiting = self.waiting.get_mut(share)?;
+    /// The next call of a holder has its turn.
+    fn next(&mut self, holder: &str) -> Option<(Done, io::Error)> {
+        let waiting = self.waiting.get_mut(holder)?;
         let call = waiting.pop_front();
         if waiting.is_empty() {
-            self.waiting.remove(share);
+            self.waiting.remove(holder);
         }
-        self.make(share, call?).err()
+        self.make(holder, call?).err()
     }
 }
 
@@ -305,8 +305,8 @@ fn finish(number: u64, outcome: Outcome) {
     let Some(running) = calls.running.remove(&number) else {
         return;
     };
-    calls.slow.remove(&running.share);
-    let refused = calls.next(&running.share);
+    calls.slow.remove(&running.holder);
+    let refused = calls.next(&running.holder);
     drop(calls);
     (running.done)(outcome);
     if let Some((done, problem)) = refused {

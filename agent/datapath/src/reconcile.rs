@@ -88,8 +88,8 @@ impl Reconciler {
             .map(|(name, it)| (name.clone(), it.cookie, self.resolv_conf(it)))
             .collect();
         for (pod, cookie, source) in sources {
-            let share = &pod.namespace;
-            self.core.node.resolvers.start(share, cookie, source);
+            let holder = &pod.namespace;
+            self.core.node.resolvers.start(holder, cookie, source);
         }
     }
 

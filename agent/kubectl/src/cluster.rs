@@ -186,7 +186,8 @@ impl Cluster {
         Ok(nodes.into_iter().filter(is_linux).collect())
     }
 
-    /// Fails if the namespace of the pods that were asked for does not exist. Without the right to read namespaces it does not fail.
+    /// Fails if the namespace of the pods that were asked for does not exist. Without the right to read namespaces it
+    /// does not fail.
     pub async fn check_namespace(&self, which: &Which) -> Result<()> {
         if which.all_namespaces {
             return Ok(());

@@ -18,7 +18,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The time over which an agent's share of a processor is taken, such as 2s or 1m
+    /// The time over which an agent's processor use is measured, such as 2s or 1m
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Form of the output
@@ -63,7 +63,7 @@ fn cells((node, answer): (&String, &Result<Whole<CostAnswer>, String>)) -> Vec<S
     let none = || "-".to_owned();
     let cost = answer.as_ref().ok().map(|answer| &answer.shown);
     let agent = cost.and_then(|cost| cost.agent.as_ref());
-    let share = cost.and_then(|cost| cost.processors);
+    let processors = cost.and_then(|cost| cost.processors);
     vec![
         node.clone(),
         cost.map_or_else(none, |cost| cost.enrolled.to_string()),
@@ -71,7 +71,7 @@ fn cells((node, answer): (&String, &Result<Whole<CostAnswer>, String>)) -> Vec<S
             bytes(cost.maps.iter().map(|map| map.bytes).sum())
         }),
         agent.map_or_else(none, |agent| bytes(agent.resident_bytes)),
-        share.map_or_else(none, |share| format!("{:.1} %", share * 100.0)),
+        processors.map_or_else(none, |it| format!("{:.1} %", it * 100.0)),
         answer.as_ref().err().cloned().unwrap_or_default(),
     ]
 }

@@ -55,12 +55,12 @@ pub struct Excess {
     /// How many bytes they would take.
     pub kept: usize,
     /// What they exceed.
-    pub share: Share,
+    pub quota: Quota,
 }
 
 /// What facts may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum Quota {
     /// [`MAX_KEPT`], of each pod.
     Pod,
     /// So many bytes, of the pods of a namespace on a node.
@@ -74,7 +74,7 @@ pub enum Share {
 pub struct Spec {
     /// The node that it runs on.
     pub node_name: Option<String>,
-    /// Whether it shares the node's network.
+    /// Whether it uses the node's network.
     pub host_network: Option<bool>,
     /// Whether its users are the node's; false gives it a user namespace of its own.
     pub host_users: Option<bool>,
@@ -206,11 +206,11 @@ impl PodFacts {
         self.excess
     }
 
-    /// The facts without their longest values, because they exceed a share.
+    /// The facts without their longest values, because they exceed a quota.
     #[must_use]
-    pub fn beyond(mut self, share: Share) -> Self {
+    pub fn beyond(mut self, quota: Quota) -> Self {
         let kept = self.kept();
-        self.excess = Some(Excess { kept, share });
+        self.excess = Some(Excess { kept, quota });
         self.meta.drop_long();
         self.spec.drop_long();
         self.status.drop_long();
@@ -227,7 +227,7 @@ impl PodFacts {
     pub(crate) fn bounded(self) -> Self {
         match self.kept() <= MAX_KEPT {
             true => self,
-            false => self.beyond(Share::Pod),
+            false => self.beyond(Quota::Pod),
         }
     }
 }

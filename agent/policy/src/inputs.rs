@@ -34,7 +34,7 @@ pub enum Input {
     InboundPorts,
     /// `-d`, complete, as istio-init is given it.
     LocalExcludePorts,
-    /// The user's share of `-d`.
+    /// The user's part of `-d`.
     ExcludeInboundPorts,
     /// `status.sidecar.istio.io/port`
     StatusPort,

@@ -21,7 +21,7 @@ use crate::{
 };
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
-/// How many ports the ranges of a list may have whose every port takes a row: the share of a policy.
+/// How many ports the ranges of a list may have whose every port takes a row: the quota of a policy.
 const MOST_IN_RANGES: usize = 16_384;
 
 impl Policy {

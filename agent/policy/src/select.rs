@@ -19,7 +19,7 @@ pub use crate::{
 /// Why a pod is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Skipped {
-    /// It shares the node's network.
+    /// It uses the node's network.
     #[error("it uses the host's network")]
     HostNetwork,
     /// No container can receive its traffic.

@@ -8,7 +8,7 @@ use crate::{
     arguments,
     dialect::Dialect,
     error::PolicyError,
-    facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, RunAs, Share},
+    facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, RunAs, Quota},
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,
@@ -221,12 +221,12 @@ fn cni_defaults(pod: &PodFacts) -> Inputs {
 
 /// The error of a pod whose facts are incomplete.
 fn too_large(excess: Excess) -> PolicyError {
-    let bound = match excess.share {
-        Share::Pod => format!("write at most {MAX_KEPT} bytes"),
-        Share::Namespace(most) => {
+    let bound = match excess.quota {
+        Quota::Pod => format!("write at most {MAX_KEPT} bytes"),
+        Quota::Namespace(most) => {
             format!("the pods of its namespace have the {most} bytes that they may have on a node")
         }
-        Share::Node(most) => {
+        Quota::Node(most) => {
             format!("the pods of this node have the {most} bytes that they may have")
         }
     };

@@ -1,9 +1,9 @@
 //! Which policies are in the kernel, under which ids, and for how many pods.
 //!
-//! A policy is written whole under a new id and never changes. Pods with equal policies share one.
+//! A policy is written whole under a new id and never changes. Pods with equal policies use the same one.
 //! Ids are never used twice. A policy that an earlier agent has written keeps its id, and with it its counters.
 
-mod share;
+mod quota;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,7 +14,7 @@ use std::{
 use sidetrack_common::{ids::PolicyId, policy::Policy};
 use sidetrack_policy::compiled::{CompiledPolicy, ListRows, ListSizes};
 
-pub use self::share::{Excess, SHORT};
+pub use self::quota::{Excess, SHORT};
 
 /// How long a policy's rows outlive the last pod row that names it: a kernel program that has just read
 /// the pod's old row must find the lists that go with it.
@@ -90,7 +90,7 @@ impl Policies {
     /// `own` is what it has so far.
     ///
     /// # Errors
-    /// If its lists exceed the share of a policy, of the namespace or of the node.
+    /// If its lists exceed the quota of a policy, of the namespace or of the node.
     pub fn check(
         &self,
         policy: &CompiledPolicy,
@@ -120,12 +120,12 @@ impl Policies {
                 of_namespace = of_namespace.plus(sizes);
             }
         }
-        share::check(policy, &of_namespace, &of_node)
+        quota::check(policy, &of_namespace, &of_node)
     }
 
     /// The id under which a policy is written and the one copy of it, for one more pod; `None` if it has to be
     /// written.
-    pub fn share(&mut self, policy: &CompiledPolicy) -> Option<(PolicyId, Arc<CompiledPolicy>)> {
+    pub fn reuse(&mut self, policy: &CompiledPolicy) -> Option<(PolicyId, Arc<CompiledPolicy>)> {
         if let Some((shared, _)) = self.in_use.get_key_value(policy) {
             let shared = Arc::clone(shared);
             let used = self.in_use.get_mut(policy)?;

@@ -20,10 +20,10 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sidetrack cost                    memory of the agent and of each map, and processor time
-  sidetrack cost --interval 1m      the agent's share of a processor over a minute
+  sidetrack cost --interval 1m      the agent's processor use over a minute
   sidetrack cost -o json            the same for programs")]
 pub(super) struct Options {
-    /// The time over which the agent's share of a processor is taken, such as 2s or 1m
+    /// The time over which the agent's processor use is measured, such as 2s or 1m
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
     #[command(flatten)]
@@ -71,7 +71,7 @@ async fn report(options: &Options) -> Result<CostReport> {
     let processors = before
         .agent
         .zip(cost.agent)
-        .and_then(|(before, now)| share(&before, &now));
+        .and_then(|(before, now)| processors(&before, &now));
     Ok(CostReport { cost, processors })
 }
 
@@ -83,7 +83,7 @@ fn pinned(places: &Places) -> Result<Cost> {
 }
 
 /// Processors used between two readings of one process.
-fn share(before: &ProcessCost, now: &ProcessCost) -> Option<f64> {
+fn processors(before: &ProcessCost, now: &ProcessCost) -> Option<f64> {
     let seconds = now.uptime_seconds - before.uptime_seconds;
     (seconds > 0.0).then(|| (now.cpu_seconds - before.cpu_seconds) / seconds)
 }
@@ -145,7 +145,7 @@ fn summary(cost: &Cost, processors: Option<f64>) -> Vec<String> {
         bytes(agent.resident_bytes),
         bytes(agent.peak_resident_bytes)
     ));
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let percent = |processors: f64| format!("{:.1} %", processors * 100.0);
     let since_start = agent.cpu_seconds / agent.uptime_seconds.max(0.001);
     let now = processors.map_or_else(String::new, |now| format!("{} of one now, ", percent(now)));
     lines.push(format!(

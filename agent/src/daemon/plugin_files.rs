@@ -9,8 +9,8 @@ use tracing::{error, info};
 
 use crate::cni::upkeep::{Plugin, Removal, State, Turn};
 
-/// Whose share of all calls these are.
-const SHARE: &str = "the CNI plugin";
+/// For whose quota these calls count.
+const HOLDER: &str = "the CNI plugin";
 /// A turn that takes longer is a problem.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the removal of the entry.
@@ -58,7 +58,7 @@ impl PluginFiles {
         };
         if is_due {
             let (sender, outcome) = oneshot::channel();
-            foreign_files::start(SHARE, &Turn(self.plugin.clone()), move |outcome| {
+            foreign_files::start(HOLDER, &Turn(self.plugin.clone()), move |outcome| {
                 let _ = sender.send(outcome.map(|(state, _)| state));
             });
             self.turn = Some((Instant::now(), outcome));
@@ -95,7 +95,7 @@ impl PluginFiles {
 /// Removes the plugin's entry for an uninstall.
 pub(super) async fn remove(plugin: &Plugin) -> Result<()> {
     let removal = Removal(plugin.clone());
-    let (done, _) = foreign_files::ask(SHARE, &removal, REMOVAL_TIMEOUT)
+    let (done, _) = foreign_files::ask(HOLDER, &removal, REMOVAL_TIMEOUT)
         .await
         .context("remove the CNI plugin's entry: until it is gone no pod can start on this node")?;
     for what in done {

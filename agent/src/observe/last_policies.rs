@@ -54,7 +54,7 @@ impl LastPolicy {
     }
 }
 
-/// The file. Pods share policies in it as they do in the agent.
+/// The file. Policies are shared by pods in it as they are in the agent.
 #[derive(Debug, Serialize, Deserialize)]
 struct File<P> {
     policies: Vec<P>,

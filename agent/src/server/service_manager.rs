@@ -1,5 +1,6 @@
-//! What the agent reports to the service manager that started it, as sd_notify(3) has it: that the agent is ready, that it ends,
-//! and as a watchdog's sign of life that the reconciler makes progress. Without `NOTIFY_SOCKET` nothing is sent.
+//! What the agent reports to the service manager that started it, as sd_notify(3) has it: that the agent is ready, that
+//! it ends, and as a watchdog's sign of life that the reconciler makes progress. Without `NOTIFY_SOCKET` nothing is
+//! sent.
 
 use std::{sync::Arc, time::Duration};
 

@@ -45,7 +45,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 
 const NOT_FOUND: u16 = 404;
 
-/// Pods that exceeded a share are listed again this long after there is room.
+/// Pods that exceeded a quota are listed again this long after there is room.
 const RELIST_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long the API server cannot be asked before credentials that have changed are a reason for another agent.

@@ -15,7 +15,7 @@ const MAX_DISCARDED_BYTES: usize = 16 << 20;
 /// Nearly every pod's body is smaller.
 pub const SMALL_BYTES: usize = 128 << 10;
 
-/// The answer to a client that has its share.
+/// The answer to a client that is at its quota.
 pub const NO_ROOM: &str = "too many bodies are being sent; try again";
 
 /// The whole body. It belongs to what the connection holds from the beginning, so that one that has begun

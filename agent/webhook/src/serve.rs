@@ -65,7 +65,7 @@ const HANDSHAKES: usize = 4;
 /// For a request's body and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// State that all requests share.
+/// State that is shared by all requests.
 #[derive(Debug)]
 pub struct Shared {
     mesh: watch::Receiver<Arc<Mesh>>,

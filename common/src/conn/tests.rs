@@ -203,7 +203,8 @@ fn answers_go_to_where_a_server_was_asked_from() {
     }
 }
 
-/// The words of a key are put together from parts that share no bit, so a change in any bit of any part is seen.
+/// The words of a key are put together from parts that have no bit in common, so a change in any bit of any part is
+/// seen.
 #[test]
 fn every_bit_of_a_key_changes_its_hash() {
     let plain = key(4711, 1, 30_000);

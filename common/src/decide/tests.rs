@@ -1,4 +1,4 @@
-//! The pod the decision's tests share. The tests are in a file for each part of docs/semantics.md.
+//! The pod of the decision's tests. The tests are in a file for each part of docs/semantics.md.
 
 mod ahead;
 mod dialects;

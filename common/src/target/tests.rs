@@ -63,7 +63,7 @@ fn ipv6_clients_do_not_connect_to_themselves() {
 }
 
 #[test]
-fn neighboring_destinations_rarely_share_a_target() {
+fn neighboring_destinations_rarely_have_the_same_target() {
     let count = |targets: &mut dyn Iterator<Item = Target>| targets.collect::<HashSet<_>>().len();
     // Of 4,194,304 at random: 12 shared on average.
     let by_address = count(&mut (0..10_000).map(|n| Target::shared((v4(n), 80), 15001, 0, SEED)));
@@ -128,7 +128,7 @@ fn ipv6_targets_are_in_their_prefix_and_differ_in_the_rest() {
     }
 }
 
-/// Two builds of the agent share rows, so a destination has the same target in both.
+/// Two builds of the agent use the same rows, so a destination has the same target in both.
 #[test]
 fn a_destination_keeps_its_target() {
     let text = |target: Target| format!("{} {}", target.addr, target.port);

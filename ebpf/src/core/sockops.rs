@@ -260,8 +260,8 @@ fn accepted(ops: &SockOps<'_>) {
 }
 
 /// A connection that reached the inbound port on loopback without a row. The pod may still have rules of iptables, which
-/// take the target of the proxy's calls to its own pod for another address of the pod. getsockopt reports where this one
-/// was to go; from the next one on the proxy's calls have a row, and all their names.
+/// take the target of the proxy's calls to its own pod for another address of the pod. getsockopt reports where this
+/// one was to go; from the next one on the proxy's calls have a row, and all their names.
 #[inline(always)]
 fn notice_rules(ops: &SockOps<'_>, netns: u64, local: Addr) {
     if !(local.is(Addr::LOOPBACK_V4) || local.is(Addr::LOOPBACK_V6)) {

@@ -15,8 +15,8 @@ pub fn can_load() -> bool {
     CAN_READ_KERNEL.load() != 0
 }
 
-/// The address that a pointer from a context leads to. The verifier tracks the type behind such a pointer, and allows no
-/// other offset than those of its fields. What a helper has copied is a number.
+/// The address that a pointer from a context leads to. The verifier tracks the type behind such a pointer, and allows
+/// no other offset than those of its fields. What a helper has copied is a number.
 #[inline(always)]
 pub fn of_pointer(pointer: *mut c_void) -> Option<usize> {
     load(core::ptr::from_ref(&pointer) as usize)

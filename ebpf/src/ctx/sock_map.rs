@@ -104,8 +104,9 @@ impl MapSocket {
         if head.is_null() {
             return 0;
         }
-        // By address: bpf_skc_to_tcp_request_sock finds no request of a listener that is in a map of sockets. The sidecar
-        // may accept the connection meanwhile; what is read then is a number without meaning, which the next look corrects.
+        // By address: bpf_skc_to_tcp_request_sock finds no request of a listener that is in a map of sockets. The
+        // sidecar may accept the connection meanwhile; what is read then is a number without meaning, which the next
+        // look corrects.
         let at = head as usize + OFFSET_REQUEST_SYNACK.load() as usize;
         let begun: u64 = number::load(at).unwrap_or(0);
         // SAFETY: takes nothing.

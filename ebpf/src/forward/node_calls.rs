@@ -2,7 +2,8 @@
 //! rules capture.
 //!
 //! A packet says of itself that it is from the node, and anyone can write that. So the node's network is asked whether it
-//! has a socket that is connecting from there to here. For a process that forges its address it has none with these ports.
+//! has a socket that is connecting from there to here. For a process that forges its address it has none with these
+//! ports.
 
 use aya_ebpf::{
     Global,

@@ -10,7 +10,7 @@ use lab::{
     sidecar,
     wait::eventually,
 };
-use sidetrack_common::names::{DESTINATION_POOL, DESTINATION_SHARE, POOL_IN_USE};
+use sidetrack_common::names::{DESTINATION_POOL, DESTINATION_QUOTA, POOL_IN_USE};
 
 use super::maps;
 use crate::fixture::{PodFixture, at};
@@ -23,7 +23,7 @@ kernel_test!(more_destinations_than_targets);
 /// names.
 fn more_destinations_than_targets() -> Result<()> {
     const MORE: u16 = 100;
-    let share = u16::try_from(DESTINATION_SHARE)?;
+    let share = u16::try_from(DESTINATION_QUOTA)?;
     let mut fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
@@ -35,17 +35,17 @@ fn more_destinations_than_targets() -> Result<()> {
 
     // Another pod has the whole pool.
     let counts = &maps.destinations_by_pod;
-    counts.insert(&others, &(DESTINATION_SHARE + DESTINATION_POOL))?;
+    counts.insert(&others, &(DESTINATION_QUOTA + DESTINATION_POOL))?;
     wait_pool(&maps, Some(DESTINATION_POOL))?;
     dial_ports(&fixture, 0..share + MORE)?;
-    ensure!(rows(&maps, own)? == DESTINATION_SHARE);
+    ensure!(rows(&maps, own)? == DESTINATION_QUOTA);
 
     // It leaves the pool to others.
-    counts.insert(&others, &DESTINATION_SHARE)?;
+    counts.insert(&others, &DESTINATION_QUOTA)?;
     wait_pool(&maps, None)?;
     dial_ports(&fixture, share..share + MORE)?;
-    ensure!(rows(&maps, own)? == DESTINATION_SHARE + u64::from(MORE));
-    ensure!(counts.get(&own)? == Some(DESTINATION_SHARE + u64::from(MORE)));
+    ensure!(rows(&maps, own)? == DESTINATION_QUOTA + u64::from(MORE));
+    ensure!(counts.get(&own)? == Some(DESTINATION_QUOTA + u64::from(MORE)));
     ensure!(counts.get(&POOL_IN_USE)? == Some(MORE.into()));
     ensure!(maps.handshakes.keys()?.is_empty(), "handshakes are over");
 

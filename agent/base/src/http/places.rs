@@ -68,13 +68,13 @@ enum State {
 }
 
 /// What a holder holds, to be read without a search.
-type Share = Arc<AtomicUsize>;
+type Holding = Arc<AtomicUsize>;
 
 #[derive(Debug)]
 struct Connection {
     holders: [Holder; 2],
     /// What these hold.
-    holding: [Share; 2],
+    holding: [Holding; 2],
     bytes: usize,
     state: State,
     since: Instant,
@@ -120,7 +120,7 @@ struct Held {
     used: usize,
     next: u64,
     connections: HashMap<u64, Connection>,
-    by_holder: HashMap<Holder, Share>,
+    by_holder: HashMap<Holder, Holding>,
 }
 
 impl Places {
@@ -135,7 +135,7 @@ impl Places {
         }
     }
 
-    /// A place for a new connection. It waits for one only if its client already has its share, and
+    /// A place for a new connection. It waits for one only if its client is at its quota, and
     /// gets `None` if none becomes free or too many wait.
     pub async fn admit(&self, client: Option<IpAddr>) -> Option<(Place, Evicted)> {
         let [network, _] = Holder::of(client);
@@ -167,7 +167,7 @@ impl Places {
         Some(Queued(self, network))
     }
 
-    /// A place for a new connection; `None` if its client already has its share.
+    /// A place for a new connection; `None` if its client is at its quota.
     #[must_use]
     pub fn enter(&self, client: Option<IpAddr>) -> Option<(Place, Evicted)> {
         let (evict, evicted) = oneshot::channel();
@@ -345,14 +345,14 @@ impl Held {
         self.used = self.used - before + bytes;
         let [network, address] = connection.holders;
         let one = network == address;
-        for (share, holder) in connection
+        for (holding, holder) in connection
             .holding
             .iter()
             .zip([network, address])
             .skip(usize::from(one))
         {
-            let held = share.load(Ordering::Relaxed) - before + bytes;
-            share.store(held, Ordering::Relaxed);
+            let held = holding.load(Ordering::Relaxed) - before + bytes;
+            holding.store(held, Ordering::Relaxed);
             if held == 0 {
                 self.by_holder.remove(&holder);
             }

@@ -10,7 +10,7 @@ use std::{
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde::{Deserialize, Serialize};
 
-use super::{HANGS_AFTER, Job, MAX_OF_SHARE, Runner, start, wait};
+use super::{HANGS_AFTER, Job, MAX_OF_HOLDER, Runner, start, wait};
 use crate::kernel::sys;
 
 /// Opens a file, and answers its size. A pipe without a writer hangs.
@@ -36,13 +36,13 @@ fn pipe(path: &Path) -> Open {
 }
 
 #[test]
-fn calls_that_hang_take_the_share_of_their_own() {
+fn calls_that_hang_use_the_quota_of_their_holder() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name);
     fs::write(path("file"), "text").expect("a file");
     let file = Open(path("file"));
     let hanging: Vec<Open> = ["one", "two"].map(|name| pipe(&path(name))).into();
-    assert_eq!(hanging.len(), MAX_OF_SHARE);
+    assert_eq!(hanging.len(), MAX_OF_HOLDER);
     let problem = |timeout| wait("hostile", &file, timeout).map(|_| ()).unwrap_err();
     for job in &hanging {
         start("hostile", job, |_| ());
@@ -83,7 +83,7 @@ fn calls_that_hang_take_the_share_of_their_own() {
 
 /// A caller waits for such a file once.
 #[test]
-fn a_share_is_waited_for_once() {
+fn a_caller_waits_once_for_a_holder_that_hangs() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name);
     fs::write(path("file"), "text").expect("a file");

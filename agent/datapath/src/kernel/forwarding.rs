@@ -325,8 +325,8 @@ impl PodForwarding {
     }
 }
 
-/// Whether a link is attached to this interface. One whose interface is gone is attached to none, whichever interface has
-/// its index now.
+/// Whether a link is attached to this interface. One whose interface is gone is attached to none, whichever interface
+/// has its index now.
 fn is_on(link: BorrowedFd<'_>, ifindex: u32) -> bool {
     sys::link_ifindex(link).is_ok_and(|found| found == ifindex)
 }

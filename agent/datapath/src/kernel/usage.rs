@@ -6,7 +6,7 @@ use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
 
 use super::maps::Maps;
 
-/// From this share of its rows on a map is a problem.
+/// A map with at least this part of its rows in use is a problem.
 const NEARLY: (u64, u64) = (9, 10);
 
 /// How full a map is.

@@ -107,7 +107,7 @@ fn not_found() -> io::Error {
     )
 }
 
-/// Whether a process has another mount namespace than the node: those that share it have no file of their own.
+/// Whether a process has another mount namespace than the node: those in the node's have no file of their own.
 #[must_use]
 pub fn has_own_root(process: &Path) -> bool {
     let own = inode_at(&process.join("ns/mnt"));

@@ -3,8 +3,8 @@
 //!
 //! A rule leads packets with the mark to a table whose only route is `local default dev lo`, as istio-init's does.
 //! `tcp_fwmark_accept` gives accepted sockets the mark, and `fwmark_reflect` resets for closed ports. What is added
-//! here can be distinguished from everything else in the namespace: rule and route have a protocol number of their own, and
-//! the settings a value that no one else writes. So an agent that was killed halfway needs no memory of it, and
+//! here can be distinguished from everything else in the namespace: rule and route have a protocol number of their own,
+//! and the settings a value that no one else writes. So an agent that was killed halfway needs no memory of it, and
 //! nothing else is ever removed.
 //!
 //! All of this is done in the namespace of the calling thread.

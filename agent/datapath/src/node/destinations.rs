@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use sidetrack_common::{
     addr::Addr,
     conn::DestinationKey,
-    names::{DESTINATION_SHARE, POOL_IN_USE},
+    names::{DESTINATION_QUOTA, POOL_IN_USE},
     target::{Target, is_dedicated},
 };
 
@@ -70,7 +70,7 @@ impl Departed {
             if netns == POOL_IN_USE {
                 continue;
             }
-            from_pool += own.saturating_sub(DESTINATION_SHARE);
+            from_pool += own.saturating_sub(DESTINATION_QUOTA);
             if maps.pods.get(&netns)?.is_none() {
                 left.insert(netns);
             }

@@ -62,7 +62,7 @@ impl Resolvers {
     /// if the file cannot be read.
     pub async fn first(
         &mut self,
-        share: &str,
+        holder: &str,
         cookie: NetnsCookie,
         source: ResolvConf,
     ) -> Option<Vec<IpAddr>> {
@@ -74,7 +74,7 @@ impl Resolvers {
         let is_awaited = source.is_awaited();
         // What is read for an earlier enrollment may be of an earlier file.
         self.followed.remove(&cookie);
-        self.read_for(share, cookie, &source, now, sender);
+        self.read_for(holder, cookie, &source, now, sender);
         let answered = timeout(FIRST_TIMEOUT, receiver.recv()).await;
         if answered.is_err() {
             self.paused_until = Some(Instant::now() + PAUSE);
@@ -105,11 +105,11 @@ impl Resolvers {
         self.followed.get(&cookie).map(|(_, source)| source)
     }
 
-    /// Reads the file of a pod that has this share of all reads.
-    pub fn start(&mut self, share: &str, cookie: NetnsCookie, source: ResolvConf) {
+    /// Reads a pod's file. The read counts for this holder.
+    pub fn start(&mut self, holder: &str, cookie: NetnsCookie, source: ResolvConf) {
         let sender = self.answers.0.clone();
         let began = Instant::now();
-        self.read_for(share, cookie, &source, began, sender);
+        self.read_for(holder, cookie, &source, began, sender);
         self.followed.insert(cookie, (began, source));
     }
 
@@ -127,7 +127,7 @@ impl Resolvers {
 
     fn read_for(
         &self,
-        share: &str,
+        holder: &str,
         cookie: NetnsCookie,
         source: &ResolvConf,
         began: Instant,
@@ -138,7 +138,7 @@ impl Resolvers {
             return;
         }
         let running = Arc::clone(&self.running);
-        foreign_files::start(share, source, move |outcome| {
+        foreign_files::start(holder, source, move |outcome| {
             running.lock().remove(&cookie);
             let _ = sender.send(Answer {
                 cookie,

@@ -35,8 +35,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// When to look again before it is reported. A runtime puts a process first into the namespace and then
 /// into the cgroup, and people run short commands in a pod's namespace.
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(300);
-/// A look takes at most this part of a processor: on a node with very many processes it is made less often.
-const MAX_SHARE: u32 = 250;
+/// A look uses at most one part in this many of a processor: on a node with very many processes it is made less often.
+const PROCESSOR_PARTS: u32 = 250;
 
 /// What is known of such processes.
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Outside {
     pub(super) fn note(&mut self, core: &mut Core<KernelNode>, look: Look) {
         let before = (self.problems(), self.notes.clone());
         let now = Instant::now();
-        let mut next = now + LOOK_INTERVAL.max(look.took * MAX_SHARE);
+        let mut next = now + LOOK_INTERVAL.max(look.took * PROCESSOR_PARTS);
         self.failed = match look.found {
             Ok(found) => {
                 if self.compare(core, found) {

@@ -11,7 +11,7 @@ use proptest::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{MAX_KEPT, PodFacts, Share};
+use super::{MAX_KEPT, PodFacts, Quota};
 use crate::{
     mesh::Mesh,
     record,
@@ -251,7 +251,7 @@ fn a_pod_beyond_the_bound_is_rejected_with_the_number() {
     assert_eq!(with_lists(&most, &[], "Running").excess(), None);
     let pod = with_lists(&(most + "x"), &[], "Running");
     let excess = pod.excess().unwrap();
-    assert_eq!((excess.kept, excess.share), (MAX_KEPT + 1, Share::Pod));
+    assert_eq!((excess.kept, excess.quota), (MAX_KEPT + 1, Quota::Pod));
     assert!(pod.kept() < 1000, "{}", pod.kept());
     assert_eq!(pod.meta.name.as_deref(), Some("web"));
     let text = reason(&pod);

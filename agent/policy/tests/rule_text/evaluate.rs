@@ -119,7 +119,7 @@ impl<'a> Evaluation<'a> {
             Fate::Accepted => by.next(),
             Fate::Redirected(_) => {
                 let last = by.next()?;
-                // DNS has a REDIRECT for each server, and none that several rules share.
+                // DNS has a REDIRECT for each server, and none that is shared by several rules.
                 let is_shared = [
                     "-A ISTIO_REDIRECT",
                     "-A ISTIO_IN_REDIRECT",

@@ -1,7 +1,7 @@
 //! A netfilter of the size the test needs: reads a nat table from the input of iptables-restore
 //! and walks the first packet of a connection through it.
 //!
-//! It shares no code with the writer of the rules, so that both cannot have the same mistake.
+//! It has no code in common with the writer of the rules, so that both cannot have the same mistake.
 //! Unknown syntax is an error, never a rule that does not match.
 
 mod text;

@@ -168,7 +168,7 @@ impl<N: Node> Core<N> {
         let compiled = goal.policy.on_node(&enrollment.ids)?.compile();
         let acquired = self.acquire(name, compiled);
         let now = self.node.now();
-        // What exceeds a share has cost no row.
+        // What exceeds a quota has cost no row.
         if !matches!(acquired, Err(EnrollError::Excess(_)))
             && let Some(record) = self.pods.get_mut(name)
         {

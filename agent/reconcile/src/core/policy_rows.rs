@@ -15,7 +15,7 @@ use crate::{
 
 impl<N: Node> Core<N> {
     /// Whether the lists of a pod's new policy have room.
-    pub(super) fn check_share(&self, name: &PodRef, policy: &CompiledPolicy) -> Result<(), Excess> {
+    pub(super) fn check_quota(&self, name: &PodRef, policy: &CompiledPolicy) -> Result<(), Excess> {
         let own = self.pods.get(name).and_then(Record::enrollment);
         let in_namespace = |other: &PodRef| other != name && other.namespace == name.namespace;
         let neighbors = self.enrollments().filter(|(other, _)| in_namespace(other));
@@ -30,8 +30,8 @@ impl<N: Node> Core<N> {
         name: &PodRef,
         policy: CompiledPolicy,
     ) -> Result<(PolicyId, Arc<CompiledPolicy>), EnrollError> {
-        self.check_share(name, &policy)?;
-        if let Some(shared) = self.policies.share(&policy) {
+        self.check_quota(name, &policy)?;
+        if let Some(shared) = self.policies.reuse(&policy) {
             return Ok(shared);
         }
         let policy = Arc::new(policy);

@@ -20,13 +20,13 @@ fn policy(port: u16) -> CompiledPolicy {
 }
 
 /// The id of a policy that one more pod uses.
-fn share(policies: &mut Policies, policy: &CompiledPolicy) -> Option<PolicyId> {
-    policies.share(policy).map(|(id, _)| id)
+fn reuse(policies: &mut Policies, policy: &CompiledPolicy) -> Option<PolicyId> {
+    policies.reuse(policy).map(|(id, _)| id)
 }
 
 /// Writes a policy for one pod.
 fn write(policies: &mut Policies, policy: &CompiledPolicy) -> PolicyId {
-    assert_eq!(share(policies, policy), None);
+    assert_eq!(reuse(policies, policy), None);
     let id = policies.next_id();
     policies.written(&Arc::new(policy.clone()), id);
     id
@@ -46,13 +46,13 @@ fn ids_start_above_the_highest_and_are_used_once() {
 }
 
 #[test]
-fn equal_policies_share_an_id_until_the_last_pod_has_left() {
+fn equal_policies_have_one_id_until_the_last_pod_departs() {
     let now = Instant::now();
     let mut policies = Policies::after(None, Vec::new());
     let id = write(&mut policies, &policy(1));
     let other = write(&mut policies, &policy(2));
     assert_ne!(id, other);
-    assert_eq!(share(&mut policies, &policy(1)), Some(id));
+    assert_eq!(reuse(&mut policies, &policy(1)), Some(id));
     policies.release(&policy(1), now);
     assert!(used(&policies).contains(&id));
     policies.release(&policy(1), now);
@@ -87,7 +87,7 @@ fn a_retired_policy_is_used_again_under_its_id() {
     let other = write(&mut policies, &policy(2));
     policies.release(&policy(2), now);
     policies.release(&policy(1), now);
-    assert_eq!(share(&mut policies, &policy(1)), Some(id));
+    assert_eq!(reuse(&mut policies, &policy(1)), Some(id));
     let due = policies.take_due(now + GRACE);
     assert_eq!(due.iter().map(|it| it.id).collect::<Vec<_>>(), [other]);
     // It is used by one pod again.
@@ -105,7 +105,7 @@ fn a_policy_that_could_not_be_removed_is_not_used_again() {
     let due = policies.take_due(now).unwrap();
     policies.restore(due, now);
     assert!(!policies.has_due(now), "not at once");
-    assert_eq!(share(&mut policies, &policy(1)), None);
+    assert_eq!(reuse(&mut policies, &policy(1)), None);
     assert_eq!(policies.ids(), BTreeSet::from([id]));
     let again = policies.take_due(now + GRACE);
     assert_eq!(again.iter().map(|it| it.id).collect::<Vec<_>>(), [id]);
@@ -117,7 +117,7 @@ fn a_policy_that_was_not_written_whole_is_removed_and_not_used() {
     let mut policies = Policies::after(None, Vec::new());
     let id = policies.next_id();
     policies.not_written(Arc::new(policy(1)), id, now);
-    assert_eq!(share(&mut policies, &policy(1)), None);
+    assert_eq!(reuse(&mut policies, &policy(1)), None);
     assert_eq!(policies.ids(), BTreeSet::from([id]));
     assert!(policies.take_due(now + GRACE).is_some());
     assert!(!policies.has_due(now + GRACE));
@@ -139,21 +139,21 @@ fn a_policy_of_an_earlier_agent_keeps_its_id() {
     let mut policies = Policies::after(Some(PolicyId::new(4)), earlier.clone());
     // Nothing is this agent's before a pod uses it.
     assert!(policies.ids().is_empty());
-    assert_eq!(share(&mut policies, &policy(1)), Some(PolicyId::new(3)));
-    assert_eq!(share(&mut policies, &policy(1)), Some(PolicyId::new(3)));
-    assert_eq!(share(&mut policies, &policy(5)), None);
+    assert_eq!(reuse(&mut policies, &policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(reuse(&mut policies, &policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(reuse(&mut policies, &policy(5)), None);
     assert_eq!(policies.ids(), BTreeSet::from([PolicyId::new(3)]));
     // Pods' rows of the earlier agent may name it: it is never removed as this agent's own.
     assert!(!policies.release(&policy(1), now));
     assert!(policies.release(&policy(1), now));
     assert!(policies.take_due(now + GRACE).is_none());
-    assert_eq!(share(&mut policies, &policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(reuse(&mut policies, &policy(1)), Some(PolicyId::new(3)));
     // What was swept is gone, what is still named stays to be used.
     policies.swept(earlier[..1].to_vec());
     assert!(!policies.has_left());
-    assert_eq!(share(&mut policies, &policy(2)), None);
+    assert_eq!(reuse(&mut policies, &policy(2)), None);
     policies.swept(earlier);
-    assert_eq!(share(&mut policies, &policy(2)), Some(PolicyId::new(4)));
+    assert_eq!(reuse(&mut policies, &policy(2)), Some(PolicyId::new(4)));
 }
 
 #[test]
@@ -167,21 +167,21 @@ fn a_policy_with_other_lists_is_another_one() {
     };
     let mut policies = Policies::after(None, vec![left(3, &with(&[80, 81]))]);
     for other in [with(&[81, 80]), with(&[80]), with(&[80, 81, 82])] {
-        assert_eq!(share(&mut policies, &other), None);
+        assert_eq!(reuse(&mut policies, &other), None);
     }
     // The kernel has one row for a port that is listed twice.
     assert_eq!(
-        share(&mut policies, &with(&[80, 81, 80])),
+        reuse(&mut policies, &with(&[80, 81, 80])),
         Some(PolicyId::new(3))
     );
 }
 
 #[test]
-fn pods_share_one_copy_of_a_policy() {
+fn pods_use_one_copy_of_a_policy() {
     let now = Instant::now();
     let mut policies = Policies::after(None, Vec::new());
     write(&mut policies, &policy(1));
-    let copy = |policies: &mut Policies| policies.share(&policy(1)).unwrap().1;
+    let copy = |policies: &mut Policies| policies.reuse(&policy(1)).unwrap().1;
     let (one, other) = (copy(&mut policies), copy(&mut policies));
     assert!(Arc::ptr_eq(&one, &other));
     for _ in 0..3 {
@@ -200,23 +200,23 @@ fn with_ports(first: u16, count: u16) -> CompiledPolicy {
 }
 
 #[test]
-fn a_namespace_has_its_share_and_others_have_theirs() {
+fn each_namespace_has_a_quota_of_its_own() {
     let mut policies = Policies::after(None, Vec::new());
     let mut neighbors = BTreeSet::new();
-    let share = 16_384;
+    let quota = 16_384;
     for first in 0..3 {
-        let big = with_ports(first + 1, share);
+        let big = with_ports(first + 1, quota);
         assert_eq!(policies.check(&big, &neighbors, None), Ok(()));
         neighbors.insert(write(&mut policies, &big));
     }
-    let fourth = with_ports(9, share);
+    let fourth = with_ports(9, quota);
     assert!(policies.check(&fourth, &neighbors, None).is_err());
     assert_eq!(
         policies.check(&fourth, &BTreeSet::new(), None),
         Ok(()),
         "of another namespace"
     );
-    let first = with_ports(1, share);
+    let first = with_ports(1, quota);
     assert_eq!(
         policies.check(&first, &neighbors, None),
         Ok(()),
@@ -232,14 +232,14 @@ fn rows_that_are_not_removed_yet_count_for_the_node() {
     let now = Instant::now();
     let mut policies = Policies::after(None, Vec::new());
     let namespace = BTreeSet::new();
-    let share = 16_384;
+    let quota = 16_384;
     for first in 1..=7 {
-        let big = with_ports(first, share);
+        let big = with_ports(first, quota);
         assert_eq!(policies.check(&big, &namespace, None), Ok(()));
         write(&mut policies, &big);
         policies.release(&big, now);
     }
-    let next = with_ports(9, share);
+    let next = with_ports(9, quota);
     assert!(policies.check(&next, &namespace, None).is_err());
     policies.take_due(now + GRACE);
     assert_eq!(policies.check(&next, &namespace, None), Ok(()));

@@ -272,7 +272,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
         return vec![PodState::Rejected];
     }
     // Another pod has the namespace.
-    let shares = |other: &&&Pod| {
+    let is_in_it = |other: &&&Pod| {
         other.name != pod.name
             && !other.variant.is_skipped()
             && !world.api
@@ -283,7 +283,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
         .find_map(|cookie| world.tables.pods.get(cookie));
     let shared = all
         .iter()
-        .filter(shares)
+        .filter(is_in_it)
         .any(|other| owner.is_some_and(|row| row.pod == other.name));
     if shared && !has_row {
         return vec![PodState::Rejected];

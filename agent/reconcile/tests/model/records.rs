@@ -66,7 +66,7 @@ fn facts_of_the_newest_document_are_known() {
 }
 
 #[test]
-fn pods_with_equal_policies_share_one_copy() {
+fn pods_with_equal_policies_use_one_copy() {
     let run = Run::after(
         true,
         &[

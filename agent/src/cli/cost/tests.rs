@@ -1,4 +1,4 @@
-use super::{share, summary};
+use super::{processors, summary};
 use crate::api::{Cost, MapCost, ProcessCost};
 
 fn cost() -> Cost {
@@ -55,12 +55,12 @@ fn what_is_not_known_is_not_claimed() {
 }
 
 #[test]
-fn the_share_is_of_the_time_between() {
+fn processor_use_is_of_the_time_between() {
     let at = |uptime_seconds, cpu_seconds| ProcessCost {
         uptime_seconds,
         cpu_seconds,
         ..ProcessCost::default()
     };
-    assert_eq!(share(&at(1.0, 1.0), &at(3.0, 1.5)), Some(0.25));
-    assert_eq!(share(&at(1.0, 1.0), &at(1.0, 1.5)), None);
+    assert_eq!(processors(&at(1.0, 1.0), &at(3.0, 1.5)), Some(0.25));
+    assert_eq!(processors(&at(1.0, 1.0), &at(1.0, 1.5)), None);
 }

@@ -77,7 +77,7 @@ impl View {
         self.pods.known.is_some() && self.namespaces.known.is_some()
     }
 
-    /// Whether there is room again for an object that exceeded a share when it came. Says so once.
+    /// Whether there is room again for an object that exceeded a quota when it came. Says so once.
     pub fn take_has_room(&mut self) -> bool {
         let pods = self.pods.take_has_room();
         self.namespaces.take_has_room() || pods

@@ -56,7 +56,7 @@ pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     if !own.is_symlink() {
         return Some(Stamp::of(&own));
     }
-    let stamp = foreign_files::wait(&share(path), &LinkedStamp(path.to_owned()), TIMEOUT);
+    let stamp = foreign_files::wait(&holder(path), &LinkedStamp(path.to_owned()), TIMEOUT);
     stamp.ok().map(|(stamp, _)| stamp)
 }
 
@@ -65,7 +65,7 @@ pub(super) fn text(path: &Path) -> Result<String> {
     if !is_link(path) {
         return read_text(path);
     }
-    let text = foreign_files::wait(&share(path), &LinkedText(path.to_owned()), TIMEOUT);
+    let text = foreign_files::wait(&holder(path), &LinkedText(path.to_owned()), TIMEOUT);
     let ((), memory) = text?;
     let mut text = String::new();
     File::from(memory.context("the text is missing")?).read_to_string(&mut text)?;
@@ -76,7 +76,7 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink())
 }
 
-/// Each link is its own.
-fn share(path: &Path) -> String {
+/// Each link has a quota of its own.
+fn holder(path: &Path) -> String {
     path.display().to_string()
 }

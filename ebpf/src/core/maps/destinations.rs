@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow},
-    names::{DESTINATION_CAPACITY, DESTINATION_POOL, DESTINATION_SHARE, POOL_IN_USE},
+    names::{DESTINATION_CAPACITY, DESTINATION_POOL, DESTINATION_QUOTA, POOL_IN_USE},
 };
 
 use sidetrack_ebpf::own_map::ON_DEMAND;
@@ -55,12 +55,12 @@ pub fn is_leaving(netns: u64) -> bool {
     unsafe { DESTINATIONS_BY_POD.get(&netns) }.is_some()
 }
 
-/// Names a destination by a free target. Fails if the pod has used its share and the pool is used up, or if the target
-/// has just been taken.
+/// Names a destination by a free target. Fails if the pod has used its quota and the pool is used up, or if the target
+/// is in use since a moment ago.
 #[inline(always)]
 pub fn add_destination(row: &DestinationRow) -> Result<(), ()> {
     let netns = row.key.netns;
-    let from_pool = counted(netns) >= DESTINATION_SHARE;
+    let from_pool = counted(netns) >= DESTINATION_QUOTA;
     if from_pool && counted(POOL_IN_USE) >= DESTINATION_POOL {
         return Err(());
     }

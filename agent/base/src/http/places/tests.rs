@@ -190,7 +190,7 @@ fn what_is_held_counts_and_not_how_many_hold_it() {
 
 /// As in the kernel's queue, but behind no other client.
 #[tokio::test]
-async fn a_client_with_its_share_waits_a_moment() {
+async fn a_client_at_its_quota_waits_a_moment() {
     let places = Places::new(2, FRESH_TIME);
     let client = Some("10.0.0.1".parse().expect("an address"));
     let [first, second] = [(), ()].map(|()| places.enter(client).expect("a place"));

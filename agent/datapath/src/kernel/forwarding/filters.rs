@@ -44,7 +44,7 @@ const CLSACT: &str = "clsact";
 const DEADLINE: Duration = Duration::from_millis(200);
 
 /// What the kernel says if there is no such filter, qdisc or interface, or if the interface has its filters in a block
-/// that it shares, where none of sidetrack's can be.
+/// that is shared, where none of sidetrack's can be.
 const ABSENT: [i32; 4] = [libc::ENOENT, libc::EINVAL, libc::ENODEV, libc::EOPNOTSUPP];
 
 /// Filters with lower numbers run before it. The number is that of the protocol of rules and routes for forwarded packets,

@@ -1,4 +1,4 @@
-//! The bpf(2) system call and the conversions all its commands share.
+//! The bpf(2) system call and the conversions that are shared by all its commands.
 
 use std::{
     io, mem,

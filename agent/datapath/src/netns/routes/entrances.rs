@@ -41,8 +41,8 @@ impl Entrances {
     }
 
     /// The interfaces, the oldest first, and how many there are beyond [`MAX_ENTRANCES`]. A pod with one interface has
-    /// no other host behind it and gets packets for other addresses from neighbors that want to try it; unless its policy names
-    /// the interface, they are dropped without a program that would cost every packet.
+    /// no other host behind it and gets packets for other addresses from neighbors that want to try it; unless its
+    /// policy names the interface, they are dropped without a program that would cost every packet.
     #[must_use]
     pub fn interfaces(&self, are_named: bool) -> (BTreeSet<u32>, usize) {
         if self.up.len() < 2 && !are_named {

@@ -5,7 +5,7 @@ use super::{MAX_IFACES, note, of_policy};
 use crate::netns::routes::Snapshot;
 
 #[test]
-fn a_pod_has_its_share_and_the_oldest_interfaces_come_first() {
+fn a_pod_has_a_quota_and_the_oldest_interfaces_come_first() {
     let policy = Policy {
         excluded_interfaces: vec!["net+".to_owned()],
         ..Policy::default()

@@ -258,7 +258,7 @@ fn outbound() -> impl Strategy<Value = OutboundRanges> {
     ]
 }
 
-/// Few enough that lists share entries, and the ports that have rules of their own.
+/// Few enough that lists have entries in common, and the ports that have rules of their own.
 pub fn port() -> impl Strategy<Value = u16> {
     prop_oneof![
         3 => select(vec![53, 80, 22, 443, 8080, 15001, 15006, 15008, 15020, 15021, 15090]),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use sidetrack_policy::{
-    facts::{Meta, ObjectFacts, PodFacts, Share},
+    facts::{Meta, ObjectFacts, PodFacts, Quota},
     select::is_completed,
 };
 
@@ -44,12 +44,12 @@ pub trait Kept: Clone {
         };
         !self.is_reduced() && version(self).is_some() && version(self) == version(other)
     }
-    /// About how many bytes count for a share.
+    /// About how many bytes count for a quota.
     fn size(&self) -> usize;
-    /// Whether a share of others has kept values away.
+    /// Whether values are missing because of a quota for several objects.
     fn is_reduced(&self) -> bool;
     /// The object without its longest values.
-    fn beyond(self, share: Share) -> Self;
+    fn beyond(self, quota: Quota) -> Self;
     /// Whether nothing can follow from it any more.
     fn has_ended(&self) -> bool;
 }
@@ -76,7 +76,7 @@ impl Kept for ObjectFacts {
         false
     }
 
-    fn beyond(self, _: Share) -> Self {
+    fn beyond(self, _: Quota) -> Self {
         self
     }
 
@@ -107,11 +107,11 @@ impl Kept for PodFacts {
 
     fn is_reduced(&self) -> bool {
         self.excess()
-            .is_some_and(|excess| excess.share != Share::Pod)
+            .is_some_and(|excess| excess.quota != Quota::Pod)
     }
 
-    fn beyond(self, share: Share) -> Self {
-        self.beyond(share)
+    fn beyond(self, quota: Quota) -> Self {
+        self.beyond(quota)
     }
 
     fn has_ended(&self) -> bool {
@@ -193,9 +193,9 @@ impl<K: Kept> Objects<K> {
         }
         let size = object.size();
         if size > 0 && of_namespace.bytes + size > MAX_NAMESPACE {
-            object = Arc::new(Arc::unwrap_or_clone(object).beyond(Share::Namespace(MAX_NAMESPACE)));
+            object = Arc::new(Arc::unwrap_or_clone(object).beyond(Quota::Namespace(MAX_NAMESPACE)));
         } else if size > 0 && self.node.bytes + size > MAX_NODE {
-            object = Arc::new(Arc::unwrap_or_clone(object).beyond(Share::Node(MAX_NODE)));
+            object = Arc::new(Arc::unwrap_or_clone(object).beyond(Quota::Node(MAX_NODE)));
         }
         let size = object.size();
         for sum in [

@@ -40,7 +40,7 @@ fn interfaces_that_route() {
 }
 
 #[test]
-fn a_pod_has_its_share() {
+fn a_pod_has_a_quota() {
     let mut entrances = Entrances::default();
     for index in 0..MAX_ENTRANCES as u32 + 3 {
         entrances.add(&link(index, LinkFlags::Up, vec![]));

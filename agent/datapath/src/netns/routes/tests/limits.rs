@@ -55,7 +55,7 @@ fn a_throw_route_leads_on_to_the_next_table() {
 }
 
 #[test]
-fn a_pod_has_a_share_of_the_rows() {
+fn a_pod_has_a_quota_of_rows() {
     let number = |index: usize| format!("10.{}.{}.1/32", index / 250, index % 250);
     let many = |count: usize| (0..count).map(number);
     let few = pod(many(MAX_ROUTES).map(|net| unicast(&net, ETH0)).collect());

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use serde_json::json;
-use sidetrack_policy::facts::{MAX_KEPT, PodFacts, Share};
+use sidetrack_policy::facts::{MAX_KEPT, PodFacts, Quota};
 
 use super::{Kept as _, MAX_NAMESPACE, MAX_NODE, Objects, SMALL, Sum};
 
@@ -13,9 +13,9 @@ fn pod(namespace: usize, name: usize, bytes: usize) -> PodFacts {
     .unwrap()
 }
 
-fn share(objects: &mut Objects<PodFacts>, pod: PodFacts) -> Option<Share> {
+fn quota(objects: &mut Objects<PodFacts>, pod: PodFacts) -> Option<Quota> {
     let kept = objects.insert(pod).expect("it is kept");
-    kept.excess().map(|excess| excess.share)
+    kept.excess().map(|excess| excess.quota)
 }
 
 #[test]
@@ -47,38 +47,38 @@ fn pods_without_number_leave_room_for_those_of_other_namespaces() {
 }
 
 #[test]
-fn a_namespace_and_a_node_have_a_share() {
+fn a_namespace_and_a_node_have_a_quota() {
     const BYTES: usize = MAX_KEPT - 1000;
     let mut objects = Objects::default();
     let of_namespace = MAX_NAMESPACE / BYTES;
     for name in 0..of_namespace {
-        assert_eq!(share(&mut objects, pod(0, name, BYTES)), None);
+        assert_eq!(quota(&mut objects, pod(0, name, BYTES)), None);
     }
     let beyond = || pod(0, of_namespace, BYTES);
     assert_eq!(
-        share(&mut objects, beyond()),
-        Some(Share::Namespace(MAX_NAMESPACE))
+        quota(&mut objects, beyond()),
+        Some(Quota::Namespace(MAX_NAMESPACE))
     );
     for namespace in 1..MAX_NODE / MAX_NAMESPACE {
         for name in 0..of_namespace {
-            assert_eq!(share(&mut objects, pod(namespace, name, BYTES)), None);
+            assert_eq!(quota(&mut objects, pod(namespace, name, BYTES)), None);
         }
     }
     assert_eq!(
-        share(&mut objects, pod(9, 1, BYTES)),
-        Some(Share::Node(MAX_NODE))
+        quota(&mut objects, pod(9, 1, BYTES)),
+        Some(Quota::Node(MAX_NODE))
     );
     assert_eq!(
-        share(&mut objects, pod(9, 2, SMALL / 2)),
+        quota(&mut objects, pod(9, 2, SMALL / 2)),
         None,
         "small ones"
     );
-    // A pod that has its share keeps it, and gives it back when it goes.
-    assert_eq!(share(&mut objects, pod(0, 0, BYTES)), None);
+    // A pod whose bytes are counted keeps them until it goes.
+    assert_eq!(quota(&mut objects, pod(0, 0, BYTES)), None);
     objects.take_has_room();
     objects.remove(&("0".to_owned(), "0".to_owned()));
     assert!(objects.take_has_room() && !objects.take_has_room());
-    assert_eq!(share(&mut objects, beyond()), None);
+    assert_eq!(quota(&mut objects, beyond()), None);
 }
 
 proptest! {

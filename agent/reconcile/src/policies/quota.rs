@@ -1,8 +1,7 @@
 //! How many rows of lists a pod's policy, a namespace and the node may have.
 //!
 //! Invariant: whatever lists the authors of some pods write, a pod with short lists can be enrolled. A part of each
-//! map is kept for short lists, no namespace gets more than its share of the rest, and no pod more than its share of
-//! that.
+//! map is kept for short lists, no namespace gets more than its quota of the rest, and no policy more than its own.
 
 use std::fmt;
 
@@ -54,7 +53,7 @@ impl Kind {
     }
 }
 
-/// A policy whose lists do not fit into a share.
+/// A policy whose lists exceed a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the lists of its policy have {rows} {entries}; {bound}: shorten the lists{cure}")]
 pub struct Excess {
@@ -93,7 +92,7 @@ impl fmt::Display for Bound {
 /// Whether a new policy has room beside what the other policies of its namespace and of the node have.
 ///
 /// # Errors
-/// If it exceeds a share.
+/// If it exceeds a quota.
 pub(super) fn check(
     policy: &CompiledPolicy,
     namespace: &ListSizes,

@@ -41,28 +41,28 @@ fn problem(policy: &CompiledPolicy, namespace: usize, node: usize) -> String {
 }
 
 #[test]
-fn each_share_is_named_with_the_numbers() {
-    let share = PORT_RULES_CAPACITY / 8;
+fn each_quota_is_named_with_the_numbers() {
+    let quota = PORT_RULES_CAPACITY / 8;
     assert_eq!(
-        problem(&with_ports(share + 1), 0, 0),
+        problem(&with_ports(quota + 1), 0, 0),
         "the lists of its policy have 16385 ports; a policy may have 16384: shorten the lists"
     );
     assert_eq!(
-        problem(&with_ports(1000), share * 3 - 999, 0),
+        problem(&with_ports(1000), quota * 3 - 999, 0),
         "the lists of its policy have 1000 ports; the policies of a namespace may have 49152 on a node, and others \
          of this namespace have 48153: shorten the lists, or let pods of the namespace have the same lists"
     );
     assert_eq!(
-        problem(&with_ports(1000), 0, share * 7 - 999),
+        problem(&with_ports(1000), 0, quota * 7 - 999),
         "the lists of its policy have 1000 ports; the policies of a node may have 114688, and others have 113689: \
          shorten the lists, or move pods to other nodes"
     );
-    assert_eq!(check(&with_ports(share), &ports(0), &ports(0)), Ok(()));
+    assert_eq!(check(&with_ports(quota), &ports(0), &ports(0)), Ok(()));
     assert_eq!(
         check(
             &with_ports(1000),
-            &ports(share * 3 - 1000),
-            &ports(share * 3)
+            &ports(quota * 3 - 1000),
+            &ports(quota * 3)
         ),
         Ok(())
     );
