@@ -431,7 +431,7 @@ pub struct WantedListener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Adopted {
-    /// It is in the map, or the pod's slots are all taken by others of its group.
+    /// It is in the map, or the pod's slots are all used by others of its group.
     Complete = 1,
     /// The map has no room, or the kernel does not take the socket.
     Failed = 2,

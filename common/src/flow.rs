@@ -6,7 +6,7 @@
 
 use crate::addr::Addr;
 
-/// Bytes that may be under way in one direction, as far as the sender knows.
+/// Bytes that may be under way in one direction, as far as the sender sees.
 pub const WINDOW: u64 = 256 * 1024;
 
 /// The connection as one of its ends sees it.

@@ -46,7 +46,7 @@ rules! {
     NoRoute = 2, "no-route", "the pod has no usable route to the destination: connect fails as it would without a mesh";
     /// A loopback source toward an off-pod IPv4 address: connect fails with EINVAL.
     LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: refused with EINVAL";
-    /// SO_BINDTODEVICE, and the binding cannot be taken off.
+    /// SO_BINDTODEVICE, and the binding cannot be removed.
     BoundDevice = 4, "bound-device", "the socket is bound to a device, and the kernel takes such a binding off for CAP_NET_RAW only: refused";
     /// UDP that no rule for DNS captures: the connect is counted.
     Udp = 5, "udp", "UDP is not intercepted unless it is a DNS query that the sidecar answers: it goes to its destination directly";
@@ -154,7 +154,7 @@ rules! {
     /// Refused: the pod has as many records of sockets as it may have.
     RecordsFull = 68, "records-full", "the pod has more open sockets with a record than it may have: refused";
     /// Refused: setsockopt for an option that leads the packets of a redirected socket elsewhere.
-    SocketOption = 69, "socket-option", "the application asked for a socket option that would lead the packets of its redirected connection past the sidecar: the option is refused with EPERM, the connection goes on";
+    SocketOption = 69, "socket-option", "the application asked for a socket option that would lead the packets of its redirected connection past the sidecar: the option is refused with EPERM, the connection continues";
 
     /// Outcome of a redirected connection: the kernel answered its SYN with a reset.
     SidecarRefused = 70, "sidecar-refused", "no sidecar listens on the capture port that the connection was redirected to: refused";

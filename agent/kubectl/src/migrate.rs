@@ -71,7 +71,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }
         if let Err(error) = &nodes {
             notes.push(format!(
-                "the kernels of the nodes are unknown, and taken to be 5.17 or later: {error:#}"
+                "the kernels of the nodes are unknown, and assumed to be 5.17 or later: {error:#}"
             ));
         }
         text(&rows, &notes, options.output == Format::Wide)

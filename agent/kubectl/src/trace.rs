@@ -136,8 +136,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }
         anyhow::Ok(())
     };
-    if let Ok(taken) = tokio::time::timeout(FAREWELL, rest).await {
-        taken?;
+    if let Ok(shown) = tokio::time::timeout(FAREWELL, rest).await {
+        shown?;
     }
     // What has not ended by itself ends with its connection.
     tasks.abort_all();

@@ -112,7 +112,7 @@ pub struct Flags {
     /// Only events of this kind; may be given several times
     #[arg(long, value_enum, value_name = "KIND")]
     pub kind: Vec<Kind>,
-    /// Only events of the last so long, such as 10m or 2h
+    /// Only events that are not older than this, such as 10m or 2h
     #[arg(long, value_name = "DURATION", value_parser = sidetrack_base::duration::duration)]
     pub since: Option<Duration>,
 }

@@ -88,7 +88,7 @@ enum FlagMeaning<'a> {
     Nothing,
     /// Its value is missing.
     NoValue,
-    /// It is not known. It is taken for a switch: the next word is not its value.
+    /// It is not known. It counts as a switch: the next word is not its value.
     Unknown,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 pub const LONGEST_NAME: usize = 253;
 /// Longest name of a namespace.
 pub const LONGEST_NAMESPACE: usize = 63;
-/// Longest uid that is taken. The API server makes them of 36 characters.
+/// Longest uid that is accepted. The API server makes them of 36 characters.
 pub const LONGEST_UID: usize = 63;
 
 /// Namespace and name.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct Allowance {
     burst: u32,
     interval: Duration,
-    /// When all of it is there again; `None` if none was ever taken.
+    /// When all of it is there again; `None` if none was ever used.
     full_at: Option<Instant>,
 }
 

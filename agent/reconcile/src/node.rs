@@ -71,7 +71,7 @@ pub enum EnrollError {
     Node(#[from] NodeError),
     /// Another pod is in the namespace.
     #[error("network namespace {path} already belongs to pod {other}; every pod needs its own")]
-    Taken {
+    NamespaceInUse {
         /// A path to the namespace.
         path: PathBuf,
         /// The pod that has it.

@@ -65,16 +65,16 @@ fn fit(table: &mut Table, width: usize) {
         return;
     };
     // A blank on both sides of each column.
-    let taken: usize = others.iter().map(|width| usize::from(*width) + 2).sum();
-    let Some(left) = width
-        .checked_sub(taken + 2)
-        .filter(|left| *left >= NARROWEST)
+    let used: usize = others.iter().map(|width| usize::from(*width) + 2).sum();
+    let Some(room) = width
+        .checked_sub(used + 2)
+        .filter(|room| *room >= NARROWEST)
     else {
         return;
     };
-    if let (Some(column), Ok(left)) = (table.column_iter_mut().last(), u16::try_from(left)) {
+    if let (Some(column), Ok(room)) = (table.column_iter_mut().last(), u16::try_from(room)) {
         column.set_constraint(ColumnConstraint::UpperBoundary(comfy_table::Width::Fixed(
-            left,
+            room,
         )));
     }
     table

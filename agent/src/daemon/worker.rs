@@ -177,7 +177,7 @@ impl Worker {
             look = self.reconciler.look_outside() => Event::Outside(look),
             _ = self.repairs.tick() => Event::Repair,
             _ = retry.tick() => Event::Retry,
-            // One of those that are ready is taken, by chance.
+            // One of those that are ready is chosen at random.
             () = std::future::ready(()), if has_more => Event::More,
         }
     }

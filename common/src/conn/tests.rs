@@ -35,8 +35,8 @@ fn hashes_of_neighbors_differ_in_both_halves() {
                 used[(hash >> shift) as usize % SLOTS] += 1;
             }
             // At random about 63 % of the slots are used, and none more than nine times.
-            let taken = used.iter().filter(|count| **count > 0).count();
-            assert!(taken > 2300, "{clients} clients use {taken} slots");
+            let in_use = used.iter().filter(|count| **count > 0).count();
+            assert!(in_use > 2300, "{clients} clients use {in_use} slots");
             assert!(used.iter().all(|count| *count < 12), "{clients} clients");
         }
     }

@@ -54,7 +54,7 @@ fn rules_answer_what_they_were_made_of() {
         ),
     ];
     for (position, tcp, at, tcp_at, instead) in rules {
-        // No bit of the port is taken for an answer, and none is lost.
+        // No bit of the port is read as an answer, and none is lost.
         for port in [0, 53, 0x8000, HIGHEST] {
             let plain = DnsBlock::new(port, position, tcp);
             let udp = plain.with_udp();

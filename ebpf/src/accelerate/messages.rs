@@ -78,7 +78,7 @@ pub fn st_message(ctx: SkMsgContext) -> u32 {
 #[inline(always)]
 fn publish_read_position(other: &FlowKey, tcp: &TcpState) {
     if let Some(row) = flows::flow(other) {
-        // What is counted before the queue is looked at is not taken for read while it is in there.
+        // What is counted before the queue is looked at does not count as read while it is in there.
         let flow = row.get();
         row.set_read(flow.read_with(tcp.unread()), tcp.copied_seq());
     }
@@ -91,7 +91,7 @@ fn send(msg: &SkMsg<'_>, own: &FlowKey, mut other: FlowKey, tcp: &TcpState) {
     let size = msg.size();
     let flow = row.get();
     if flow.path(size, tcp.write_seq()) == Path::Sockmap && !tcp.has_upper_protocol() {
-        // Counted first: the other end may read it before this program goes on.
+        // Counted first: the other end may read it before this program continues.
         row.set_sent(flow.sent + u64::from(size));
         if flows::redirect(msg.inner.msg, &mut other).is_ok() {
             row.set_by_tcp(false);

@@ -15,7 +15,7 @@ use sidetrack_ebpf::ctx::task_file::{TaskFile, cookie};
 
 const EEXIST: i32 = -17;
 
-/// One open file of a process. Returns 0: go on with the next.
+/// One open file of a process. Returns 0: continue with the next.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task_file")]
 pub fn st_adopt(ctx: *mut c_void) -> i32 {

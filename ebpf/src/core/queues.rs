@@ -7,7 +7,7 @@ use sidetrack_common::conn::ListenerQueue;
 
 use sidetrack_ebpf::ctx::sock_map::MapSocket;
 
-/// One listener. Returns 0: go on with the next. Most have an empty queue, and nothing is written for them.
+/// One listener. Returns 0: continue with the next. Most have an empty queue, and nothing is written for them.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/sockmap")]
 pub fn st_queues(ctx: *mut c_void) -> i32 {

@@ -33,7 +33,7 @@ pub fn st_setsockopt(ctx: SockoptContext) -> i32 {
     if is_refused { DENY } else { ALLOW }
 }
 
-/// Whether packets may take another way with the option. Without a value it is taken off.
+/// Whether packets may take another way with the option. Without a value it is removed.
 #[inline(always)]
 fn leads_elsewhere(opt: &SockOpt<'_>) -> bool {
     let named = match opt.level() {

@@ -11,7 +11,7 @@ use sidetrack_ebpf::ctx::task::{Cgroups, Task};
 /// A process in a cgroup that is deeper counts as one outside.
 const MAX_DEPTH: usize = 32;
 
-/// One task of the node. Returns 0: go on with the next.
+/// One task of the node. Returns 0: continue with the next.
 ///
 /// Most are alike: nothing of them is read but which namespaces and cgroups they have, because each further field is
 /// in memory that no cache holds.

@@ -99,7 +99,7 @@ fn descriptors_without_number() -> Result<()> {
     ensure!(enrolled < SOON && other < SOON);
     ensure!(peak < MEMORY, "{peak} KiB");
     let log = fixture.agent.places.log();
-    ensure!(!log.contains("could not be taken over"), "{log}");
+    ensure!(!log.contains("could not be adopted"), "{log}");
     Ok(())
 }
 

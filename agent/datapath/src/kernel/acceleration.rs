@@ -60,7 +60,7 @@ impl Acceleration {
         }
     }
 
-    /// A pod has left, or is not accelerated any more. Its open connections go on by TCP.
+    /// A pod has departed, or is not accelerated any more. Its open connections continue by TCP.
     pub(super) fn forget(&mut self, cookie: NetnsCookie) {
         if self.links.remove(&cookie).is_none() {
             return;
@@ -70,7 +70,7 @@ impl Acceleration {
         };
         let keys = flows.keys().unwrap_or_default().into_iter();
         for key in keys.filter(|key| key.netns == cookie.get()) {
-            // One that is left makes room when another needs it.
+            // One that remains makes room when another needs it.
             let _ = flows.remove(&key);
         }
     }
@@ -81,7 +81,7 @@ impl Acceleration {
         let Some(Programs { sockets, .. }) = self.programs.loaded() else {
             return Ok(());
         };
-        // Not by the links of this agent: those of an earlier one are taken over with their pods.
+        // Not by the links of this agent: those of an earlier one are adopted with their pods.
         let pods = pins.pinned_pods()?;
         let is_linked = pods.iter().any(|pod| pins.pod_acceleration(*pod).exists());
         if is_linked || !sockets.is_empty().context("look for accelerated sockets")? {

@@ -200,7 +200,7 @@ pub(super) fn take(
     is_usable.then_some(link)
 }
 
-/// Attaches a program to a cgroup or a namespace, and pins the link. One of an earlier agent is [taken](take).
+/// Attaches a program to a cgroup or a namespace, and pins the link. One of an earlier agent is [used](take).
 pub(super) fn attach_or_take(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,

@@ -32,8 +32,8 @@ pub enum PinError {
     #[error(
         "another sidetrack agent uses {0}: stop it first, or give this one its own with --bpffs PATH"
     )]
-    Taken(PathBuf),
-    /// A build with another layout of maps has left its pins.
+    InUse(PathBuf),
+    /// There are pins of a build with another layout of maps.
     #[error(
         "{path} is of another sidetrack version: this one (layout {LAYOUT_VERSION}) cannot read its maps (layout {version}). Pods stay intercepted by the attached programs: install that version again, or run `sidetrack cleanup` first. After a cleanup pods are not intercepted until an agent has enrolled them again"
     )]
@@ -150,7 +150,7 @@ impl Pins {
         self.pod_dir(netns).join("accelerate")
     }
 
-    /// Creates the directories and locks them; fails if a newer build has left its pins.
+    /// Creates the directories and locks them; fails if there are pins of a newer build.
     pub fn lock(&self) -> Result<Lock, PinError> {
         layouts::refuse_other(&self.root)?;
         for dir in [
@@ -161,7 +161,7 @@ impl Pins {
             fs::create_dir_all(&dir).map_err(context("create", &dir))?;
         }
         self.try_lock()?
-            .ok_or_else(|| PinError::Taken(self.root.clone()))
+            .ok_or_else(|| PinError::InUse(self.root.clone()))
     }
 
     /// Locks the existing directory; `None` if an agent holds the lock.

@@ -108,7 +108,7 @@ impl Adopter {
         }
     }
 
-    /// Starts a search and waits a moment for its end. A search that takes longer goes on by itself. What
+    /// Starts a search and waits a moment for its end. A search that takes longer continues by itself. What
     /// is not found stays out of the map: inbound connections are refused, and a later search tries again.
     pub async fn search(&self, search: Search) {
         let shared = Arc::clone(&self.shared);
@@ -129,7 +129,7 @@ impl Shared {
             Ok(missed) => tracing::warn!(
                 cookie,
                 missed,
-                "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless `sidetrack status` shows that the map of listeners is full"
+                "open listeners of the sidecar could not be adopted, so inbound connections may be refused: restart the sidecar, unless `sidetrack status` shows that the map of listeners is full"
             ),
             Err(problem) => tracing::warn!(
                 cookie,
@@ -200,7 +200,7 @@ impl Shared {
         Ok((wanted.v4 + wanted.v6 > 0).then_some((socket.cookie, wanted)))
     }
 
-    /// Whether a listener has no slot and there is one for it. Where all slots are taken they lead to the
+    /// Whether a listener has no slot and there is one for it. Where all slots are used they lead to the
     /// whole group.
     fn is_missing(&self, netns: u64, family: Family, socket: &Listening) -> Result<bool> {
         let mut has_room = false;

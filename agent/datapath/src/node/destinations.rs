@@ -58,7 +58,7 @@ impl Departed {
     }
 
     /// Removes rows of pods that have left and that no open connection needs. Takes a while at most; the next
-    /// time it goes on with the pod after the last one.
+    /// time it continues with the pod after the last one.
     ///
     /// # Errors
     /// If a map cannot be read or written, or a pod not be looked into.
@@ -170,7 +170,7 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
 }
 
 /// Whether a process has the socket, or may accept it yet. One that is closed has no inode, and neither has one that is
-/// not accepted; the kernel goes on with the former alone until its peer has heard of it.
+/// not accepted; the kernel continues with the former alone until its peer has heard of it.
 fn can_be_asked(socket: &InetResponseHeader) -> bool {
     match socket.state {
         TCP_CLOSE | TCP_TIME_WAIT => false,

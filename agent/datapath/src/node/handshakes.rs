@@ -22,10 +22,10 @@ use crate::{
 /// How often rows are looked at. Few are older than a round trip over loopback, so that those seen twice
 /// are worth asking for.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a row is left of a pod that cannot be looked into: its socket may be there.
+/// How long a row remains of a pod that cannot be looked into: its socket may be there.
 const ABANDONED_TTL: Duration = Duration::from_secs(600);
 
-/// How long listing the sockets of all these pods may take. The next look goes on with the pod after the last one.
+/// How long listing the sockets of all these pods may take. The next look continues with the pod after the last one.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Rows that were there at the last look.

@@ -49,7 +49,7 @@ fn header(directory: &str, name: &str, length: usize) -> io::Result<[u8; BLOCK]>
     put(116, 8, "0000000")?;
     put(124, 12, &format!("{length:011o}"))?;
     put(136, 12, "00000000000")?;
-    // The sum is taken as if its own field were blank.
+    // The sum is computed as if its own field were blank.
     put(148, 8, "        ")?;
     put(156, 1, "0")?;
     put(257, 8, "ustar\x0000")?;

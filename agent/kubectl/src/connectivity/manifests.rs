@@ -179,7 +179,7 @@ fn pod(name: &str, containers: &Value, annotations: &[(&str, String)], sidecar: 
     object
 }
 
-/// The sidecar's configuration: what goes out goes on to its original destination, what comes in to the app, from
+/// The sidecar's configuration: what goes out continues to its original destination, what comes in to the app, from
 /// 127.0.0.6. Both add to the answer what they know of the connection.
 fn envoy() -> Value {
     let listener = |name: &str, port: u16, cluster: &str, headers: [&str; 2]| {

@@ -201,8 +201,8 @@ fn columns(view: &View, width: usize) -> Vec<Column> {
     let name = names.max().unwrap_or_default().min(NAME);
     let mut columns = all_columns(view.settings.many_nodes);
     for heading in OPTIONAL {
-        let taken: usize = columns.iter().map(|column| column.width + 1).sum();
-        if name + taken <= width {
+        let used: usize = columns.iter().map(|column| column.width + 1).sum();
+        if name + used <= width {
             break;
         }
         columns.retain(|column| column.heading != heading);
@@ -244,8 +244,8 @@ fn sidecar(shown: &Shown<'_>) -> String {
 fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {
     let (first, selected) = view.fit(usize::from(area.height).saturating_sub(1));
     let columns = columns(view, area.width.into());
-    let taken: usize = columns.iter().map(|column| column.width + 1).sum();
-    let name = usize::from(area.width).saturating_sub(taken);
+    let used: usize = columns.iter().map(|column| column.width + 1).sum();
+    let name = usize::from(area.width).saturating_sub(used);
     let mut header = format!("{:<name$}", "POD");
     for column in &columns {
         let marked = column.heading == view.sort.heading();

@@ -23,7 +23,7 @@ use crate::{screen::Screen, trace::TraceLine};
 
 /// How often ages and the clock are drawn although nothing has come.
 const TICK: Duration = Duration::from_secs(1);
-/// How many lines of a trace are taken before they are drawn.
+/// How many lines of a trace are read before they are drawn.
 const AT_ONCE: usize = 4_096;
 
 /// What the view shows.
@@ -83,7 +83,7 @@ impl Outlet {
 
 /// Where the view's content is from.
 pub trait Source {
-    /// Sends reports, for as long as they are taken.
+    /// Sends reports, for as long as they are received.
     fn feed(&self, out: mpsc::Sender<Update>) -> impl Future<Output = Result<()>>;
     /// The rules of a pod, as text.
     fn rules(&self, pod: PodKey) -> impl Future<Output = Result<String>>;
@@ -118,7 +118,7 @@ pub async fn run(mut view: View, source: &impl Source) -> Result<()> {
     let mut work: Option<Work<'_>> = None;
     let (_, mut lines) = mpsc::channel(1);
     let mut has_lines = false;
-    let mut taken = Vec::new();
+    let mut received = Vec::new();
     loop {
         view.set_now(SystemTime::now());
         let drawn = screen.0.draw(|frame| draw(frame, &mut view, theme));
@@ -157,9 +157,9 @@ pub async fn run(mut view: View, source: &impl Source) -> Result<()> {
                 }
             },
             ended = &mut feed => return ended,
-            count = lines.recv_many(&mut taken, AT_ONCE), if has_lines => {
+            count = lines.recv_many(&mut received, AT_ONCE), if has_lines => {
                 has_lines = count > 0;
-                taken.drain(..).for_each(|line| show(&mut view, line));
+                received.drain(..).for_each(|line| show(&mut view, line));
             }
             done = working(&mut work), if work.is_some() => {
                 work = None;

@@ -72,7 +72,7 @@ fn operations(
     policy: &Policy,
     image: &str,
 ) -> Result<Vec<PatchOperation>, String> {
-    if is_name_taken(pod) {
+    if is_name_used(pod) {
         return Err(format!(
             "it has a container {VALIDATION} which is no init container; rename it"
         ));
@@ -200,7 +200,7 @@ fn positions(init: &[ContainerText<'_>], name: &str) -> impl Iterator<Item = usi
 }
 
 /// Whether an app has the validation container's name.
-fn is_name_taken(pod: &PodText<'_>) -> bool {
+fn is_name_used(pod: &PodText<'_>) -> bool {
     pod.containers()
         .iter()
         .any(|container| container.name == VALIDATION)

@@ -62,7 +62,7 @@ pub fn check_answer(body: &[u8], settings: &Settings<'_>) -> Option<Checked> {
         if answer.outcome == Outcome::Unchanged
             && let Some(pod) = read(&before)
         {
-            assert!(inits(&before, record::ISTIO_INIT) != 1 || !is_taken(&pod, settings));
+            assert!(inits(&before, record::ISTIO_INIT) != 1 || !is_enrolled(&pod, settings));
         }
     }
     Some(Checked {
@@ -74,7 +74,7 @@ pub fn check_answer(body: &[u8], settings: &Settings<'_>) -> Option<Checked> {
 
 fn check_change(before: &Value, after: &Value, settings: &Settings<'_>) {
     let [old, new] = [before, after].map(|pod| read(pod).expect("a pod"));
-    assert!(is_taken(&old, settings) && is_taken(&new, settings));
+    assert!(is_enrolled(&old, settings) && is_enrolled(&new, settings));
     assert_eq!(inits(before, record::ISTIO_INIT), 1);
     assert_eq!(inits(after, record::ISTIO_INIT), 0);
     assert_eq!(inits(after, VALIDATION), inits(before, VALIDATION).max(1));
@@ -144,7 +144,7 @@ fn read(pod: &Value) -> Option<PodFacts> {
     serde_json::from_value(pod.clone()).ok()
 }
 
-fn is_taken(pod: &PodFacts, settings: &Settings<'_>) -> bool {
+fn is_enrolled(pod: &PodFacts, settings: &Settings<'_>) -> bool {
     let wanted = wanted(pod, settings.namespace_label, settings.mesh);
     matches!(wanted, Wanted::Enrolled(_))
 }

@@ -37,7 +37,7 @@ impl<N: Node> Core<N> {
         let left = self.earlier.holds(name);
         let opened = self.node.open(found).await?;
         if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
-            return Err(EnrollError::Taken {
+            return Err(EnrollError::NamespaceInUse {
                 path: found.path.clone(),
                 other,
             });

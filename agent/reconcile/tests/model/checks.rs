@@ -90,9 +90,9 @@ impl World {
             return;
         };
         let other = Some(&row.pod) != rows.pod.as_ref();
-        let taken = self.applied.get(&row.pod).is_some_and(|it| it.taken);
+        let wanted = self.applied.get(&row.pod).is_some_and(|it| it.wanted);
         let text = format!("{:?} takes the namespace of {}", rows.pod, row.pod);
-        self.require(!(other && taken), || text);
+        self.require(!(other && wanted), || text);
     }
 
     /// A pod's row is removed for this pod, and not while its processes run unless it opted out.
@@ -105,7 +105,7 @@ impl World {
         self.require(!self.api || same, || {
             format!("{:?} removes the row of {pod}", rows.pod)
         });
-        let opted_out = self.applied.get(&pod).is_some_and(|it| !it.taken);
+        let opted_out = self.applied.get(&pod).is_some_and(|it| !it.wanted);
         let runs = self.runs_in(cookie);
         self.require(!self.api || !runs || opted_out, || {
             format!("{pod} is released while its processes run")

@@ -284,7 +284,7 @@ impl Run {
                 listing.pods.push(pod.document(world.api));
                 let applied = Applied {
                     uid: pod.listed_uid(),
-                    taken: !pod.variant.is_skipped(),
+                    wanted: !pod.variant.is_skipped(),
                     starting: pod.pending && pod.variant.policy().is_some(),
                 };
                 world.applied.insert(pod.name.clone(), applied);

@@ -131,7 +131,7 @@ impl Faults {
 #[derive(Clone, Debug)]
 pub struct Applied {
     pub uid: Option<String>,
-    pub taken: bool,
+    pub wanted: bool,
     pub starting: bool,
 }
 

@@ -68,9 +68,9 @@ fn app_group(policy: &Policy) -> u32 {
 }
 
 /// The first number that is not in a list.
-fn other_than(taken: &[u32]) -> u32 {
+fn other_than(used: &[u32]) -> u32 {
     (APP..=u32::MAX)
-        .find(|id| !taken.contains(id))
+        .find(|id| !used.contains(id))
         .unwrap_or(APP)
 }
 

@@ -49,7 +49,7 @@ fn offline(path: &std::path::Path, enroll: &str) -> String {
 }
 
 #[test]
-fn manifests_are_judged_as_by_an_agent() {
+fn manifests_are_decided_as_by_an_agent() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pod.yaml");
     let mut seen = std::collections::BTreeSet::new();
@@ -76,9 +76,9 @@ fn manifests_are_judged_as_by_an_agent() {
                 fs::write(&path, &text).expect("written");
                 for (enroll, word) in [(Enroll::Labeled, "labeled"), (Enroll::Injected, "injected")]
                 {
-                    let judged = offline(&path, word);
-                    assert_eq!(judged, of_agent(&path, enroll), "{word}: {text}");
-                    seen.insert(judged);
+                    let decided = offline(&path, word);
+                    assert_eq!(decided, of_agent(&path, enroll), "{word}: {text}");
+                    seen.insert(decided);
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! An entry of the plugin on the node of an agent that was started without the plugin's flags: they were taken
-//! away by a change past the chart's own check. Pods still wait for the agent when they start, so the entry stays
+//! An entry of the plugin on the node of an agent that was started without the plugin's flags: they were removed
+//! by a change past the chart's own check. Pods still wait for the agent when they start, so the entry stays
 //! until sidetrack is uninstalled, and is reported meanwhile.
 //!
 //! The agent's container has no directory of the node mounted for this. It looks through the node's first

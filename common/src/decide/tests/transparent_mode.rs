@@ -240,7 +240,7 @@ fn what_nat_exempts_is_assigned() {
     }
 }
 
-/// What leaves these rules before any of them is compared, whoever connects, with or without the mark.
+/// What leaves these rules before any of them is compared, whichever process connects, with or without the mark.
 #[test]
 fn other_connections_are_for_nat() {
     let plain = dial(SIDECAR, CLIENT, POD, 80);

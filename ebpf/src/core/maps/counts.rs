@@ -91,7 +91,7 @@ fn overflow(netns: u64, family: Family, rule: Rule) {
         OVERFLOW_BY_POD.get_ptr_mut(&netns)
     });
     let mut index = RuleCounts::index(family, rule);
-    // SAFETY: a number stays what it is. LLVM has the numbers of rules and would omit the check that the verifier
+    // SAFETY: a number stays what it is. LLVM sees the numbers of rules and would omit the check that the verifier
     // needs.
     unsafe { asm!("{0} += 0", inout(reg) index) };
     if let Some(row) = row

@@ -19,7 +19,7 @@ const TICK_BITS: u32 = 20;
 /// they are tens of thousands, and one sidecar accepts fewer connections a second.
 const DEDUP_TTL_TICKS: u32 = 1000;
 
-/// Random: the loader sets it. No pod can forge a connection that is taken for one of another pod. The value here is
+/// Random: the loader sets it. No pod can forge a connection that counts as one of another pod. The value here is
 /// that of no other constant, because the compiler gives constants with equal values one place.
 #[unsafe(no_mangle)]
 static INBOUND_SEED: Global<u64> = Global::new(0x51de_5eed);

@@ -77,8 +77,8 @@ pub fn assign_listener(ctx: *mut bpf_sk_lookup, key: &ListenerKey) -> Result<(),
     if sk.is_null() {
         return Err(());
     }
-    // SAFETY: the program's own context and a socket that the lookup has taken a reference on,
-    // given back right after.
+    // SAFETY: the program's own context and a socket with a reference of the lookup, released
+    // right after.
     let failed = unsafe {
         let failed = bpf_sk_assign(ctx.cast(), sk, 0);
         bpf_sk_release(sk);

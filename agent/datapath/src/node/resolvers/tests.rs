@@ -45,7 +45,7 @@ async fn a_file_is_followed() {
 }
 
 #[tokio::test]
-async fn what_was_read_for_an_earlier_enrollment_is_not_taken() {
+async fn what_was_read_for_an_earlier_enrollment_is_not_used() {
     let (_dir, earlier) = process("10.0.0.1");
     let (_other, source) = process("10.0.0.2");
     let mut resolvers = Resolvers::default();

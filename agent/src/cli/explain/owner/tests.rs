@@ -19,11 +19,11 @@ fn an_application_is_assumed() {
     assert_eq!(numbers(&usual, Some(0), None), (0, 1000, true));
     assert_eq!(numbers(&usual, Some(0), Some(0)), (0, 0, false));
     assert_eq!(numbers(&usual, Some(1337), None), (1337, 1337, true));
-    let taken = policy(|policy| {
+    let used = policy(|policy| {
         policy.proxy_uids = vec![1000];
         policy.excluded_groups = vec![1000, 1001];
     });
-    assert_eq!(numbers(&taken, None, None), (1001, 1002, true));
+    assert_eq!(numbers(&used, None, None), (1001, 1002, true));
     let groups = policy(|policy| policy.included_groups = Some(vec![1337, 7]));
     assert_eq!(numbers(&groups, None, None), (1000, 7, true));
 }

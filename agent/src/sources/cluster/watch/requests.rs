@@ -29,7 +29,7 @@ const MAX_STATUS: usize = 64 << 10;
 pub struct Timeouts {
     /// For the body of a list.
     pub list: Duration,
-    /// After so long the server ends a watch (`timeoutSeconds`). Longer than what a silent load balancer in
+    /// After this duration the server ends a watch (`timeoutSeconds`). Longer than what a silent load balancer in
     /// between allows is harmless: it costs a reconnect.
     pub watch: Duration,
     /// How much later than that a watch is given up.
