@@ -141,7 +141,7 @@ pub struct PodStatus {
     pub netns: Option<NetnsStatus>,
     /// Policy id in the kernel's maps, when enrolled.
     pub policy_id: Option<u32>,
-    /// The active policy, when enrolled. Long lists are left out where all pods are listed.
+    /// The active policy, when enrolled. Long lists are omitted where all pods are listed.
     #[serde(default)]
     pub policy: Option<Arc<Policy>>,
     /// Whether IPv6 is captured.
@@ -201,9 +201,9 @@ impl PodStatus {
         .or_else(|| self.missing_sidecar())
     }
 
-    /// Whether it is intercepted by what an earlier agent has left: this one could not replace it.
+    /// Whether it is intercepted by the rows of an earlier agent: this one could not replace it.
     #[must_use]
-    pub fn is_left_by_earlier(&self) -> bool {
+    pub fn is_of_earlier_agent(&self) -> bool {
         let is_intercepted = matches!(self.state, PodState::Enrolled | PodState::Outdated);
         is_intercepted && self.netns.is_none()
     }

@@ -40,7 +40,7 @@ impl Removed {
             maps: all.maps,
             plugin: Vec::new(),
             other: all.directories,
-            left: all.left,
+            left: all.remaining,
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn main() -> ExitCode {
         Err(error) => (error.to_json(), ExitCode::FAILURE),
     };
     let mut stdout = std::io::stdout().lock();
-    // If the runtime has closed the pipe, nothing is left to do.
+    // If the runtime has closed the pipe, nothing remains to do.
     let _ = stdout.write_all(text.as_bytes());
     let _ = stdout.flush();
     code

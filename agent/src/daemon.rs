@@ -152,7 +152,7 @@ pub async fn run(config: Config) -> Result<()> {
         uninstall(&config, daemon.reconciler).await
     } else {
         info!("ending; interception continues, `sidetrack cleanup` removes it");
-        // Between two writes rather than in the middle of one. A reconciler that hangs is left as it is:
+        // Between two writes rather than in the middle of one. A reconciler that hangs is abandoned:
         // a successor repairs what is incomplete.
         daemon.reconciler.stop(STOP_TIMEOUT).await;
         Ok(())
@@ -373,7 +373,7 @@ async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> 
     let entry_removed = plugin_files::remove(&config.plugin).await;
     // A reconciler that still runs would write into what is being removed: rows and links could stay
     // behind without an owner. It also holds the lock that the removal takes. So with one that hangs
-    // the hooks stay complete, pods stay intercepted, and the removal is left to `sidetrack cleanup`.
+    // the hooks stay complete, pods stay intercepted, and the removal is a task of `sidetrack cleanup`.
     if !reconciler.stop(STOP_TIMEOUT).await {
         entry_removed?;
         bail!(

@@ -209,7 +209,7 @@ fn virtual_interfaces_local_only() -> Result<()> {
     let status = places.output(&["status"])?;
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     ensure!(
-        status.contains("from eth7,et+1,eth1+ to elsewhere is left alone"),
+        status.contains("from eth7,et+1,eth1+ to elsewhere is not redirected"),
         "{status}"
     );
     Ok(())

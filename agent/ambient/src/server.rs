@@ -16,7 +16,7 @@ use crate::{packet, session, table::Table};
 
 /// Connections at a time. An upgrade has two ztunnels on a node; more than these are no ztunnels.
 const MAX_SESSIONS: usize = 8;
-/// Pause after a failure to accept, as when no descriptor is left.
+/// Pause after a failure to accept, as when no descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 
 /// A bound socket of ZDS. Its file is removed when it is dropped.
@@ -39,7 +39,7 @@ impl Server {
                 path.display()
             );
         }
-        remove_left(path).with_context(|| format!("replace {}", path.display()))?;
+        remove_abandoned(path).with_context(|| format!("replace {}", path.display()))?;
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)
                 .with_context(|| format!("create {}", directory.display()))?;
@@ -96,7 +96,7 @@ pub fn is_answered(path: &Path) -> bool {
 }
 
 /// Removes the socket of an agent that has ended.
-fn remove_left(path: &Path) -> io::Result<()> {
+fn remove_abandoned(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

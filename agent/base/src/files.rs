@@ -26,7 +26,7 @@ fn replace_by(
     content: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Always the same name, so that a left-over file is overwritten.
+    // Always the same name, so that an abandoned file is overwritten.
     let temporary = path.with_file_name(format!(".{name}.sidetrack-new"));
     let written = write(&temporary, mode, content).and_then(|()| fs::rename(&temporary, path));
     written
@@ -41,7 +41,7 @@ fn write(
     mode: u32,
     content: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
-    // What is left over may be open elsewhere, or be a link. The new file has its mode from the beginning.
+    // An abandoned file may be open elsewhere, or be a link. The new file has its mode from the beginning.
     let _ = fs::remove_file(path);
     let mut options = File::options();
     let mut file = options.write(true).create_new(true).mode(mode).open(path)?;

@@ -1,7 +1,7 @@
 //! Puts the compiled kernel programs where the crate can include them.
 //!
 //! They are built by `cargo xtask build`, with another compiler than this crate; plain cargo
-//! commands find what that left in `target/ebpf`.
+//! commands find its result in `target/ebpf`.
 
 mod btf;
 

@@ -80,8 +80,8 @@ pub enum NetnsError {
     },
 }
 
-/// An open network namespace. It keeps the namespace alive: it is closed when the pod has left, and nothing of it is left
-/// in the maps.
+/// An open network namespace. It keeps the namespace alive: it is closed when the pod has departed, and nothing of it
+/// remains in the maps.
 #[derive(Debug)]
 pub struct Netns {
     file: File,

@@ -22,15 +22,15 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Step,
-    node::{KnownListeners, LeftRows, Opened},
-    policies::LeftPolicy,
+    node::{KnownListeners, EarlierRows, Opened},
+    policies::EarlierPolicy,
     repairs::{Findings, Repair},
 };
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
 use crate::{
     netns::{self, Netns, NetnsError, processes::Processes, userns},
-    rows::{PodRows, left_rows, policy_rows},
+    rows::{PodRows, earlier_rows, policy_rows},
 };
 
 /// An error with its causes, for the reconciler.
@@ -109,9 +109,9 @@ impl Node for KernelNode {
         pod: &PodRef,
         uid: Option<&str>,
         opened: &Opened<PodLink>,
-        left: Option<PodRows>,
+        present: Option<PodRows>,
     ) -> Result<PodRows, NodeError> {
-        PodRows::new(pod, uid, (opened.cookie, opened.inode), left).map_err(failed)
+        PodRows::new(pod, uid, (opened.cookie, opened.inode), present).map_err(failed)
     }
 
     async fn step(
@@ -163,16 +163,16 @@ impl Node for KernelNode {
         policy_rows::highest(&self.datapath.maps).map_err(|error| failed(error.into()))
     }
 
-    fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> {
-        policy_rows::left(&self.datapath.maps).map_err(|error| failed(error.into()))
+    fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> {
+        policy_rows::earlier(&self.datapath.maps).map_err(|error| failed(error.into()))
     }
 
     fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {
         policy_rows::sweep(keep, &self.datapath.maps).map_err(|error| failed(error.into()))
     }
 
-    fn left_rows(&self) -> Result<Vec<LeftRows<PodRows>>, NodeError> {
-        left_rows(&self.datapath).map_err(failed)
+    fn earlier_rows(&self) -> Result<Vec<EarlierRows<PodRows>>, NodeError> {
+        earlier_rows(&self.datapath).map_err(failed)
     }
 
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError> {

@@ -43,7 +43,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Takes over what an earlier agent left. Cookies of namespaces that change are sent on `changed`; give them to
+    /// Adopts the rows of an earlier agent. Cookies of namespaces that change are sent on `changed`; give them to
     /// [`Core::namespaces_changed`].
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Reconciler {
             node.datapath.keep_dns(),
             node.departed.sweep(&node.datapath.maps),
             counts.map_err(|error| {
-                anyhow::Error::from(error).context("remove counts of pods that have left")
+                anyhow::Error::from(error).context("remove counts of departed pods")
             }),
         ];
         let node = &self.core.node;

@@ -4,14 +4,14 @@
 mod address_filter;
 mod capture_range;
 mod ifaces;
-mod left;
+mod earlier;
 pub mod pod_rows;
 pub mod policy_rows;
 mod route_quota;
 mod row_check;
 
 pub use self::{
-    left::left_rows,
+    earlier::earlier_rows,
     pod_rows::{PodRows, names},
     route_quota::RouteQuota,
     row_check::RowCheck,

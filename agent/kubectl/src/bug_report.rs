@@ -1,6 +1,6 @@
 //! `kubectl sidetrack bug-report`: one archive with what a maintainer would ask for.
 //!
-//! Invariant: what is not named here is left out. No value of a variable but what the webhook has recorded, no token, no
+//! Invariant: what is not named here is omitted. No value of a variable but what the webhook has recorded, no token, no
 //! Secret or ConfigMap, and of annotations only those that sidetrack reads.
 
 mod archive;

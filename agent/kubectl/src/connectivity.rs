@@ -91,8 +91,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let rows = match (tried, &removed) {
         (Ok(rows), _) => rows,
         (Err(error), Ok(())) => return Err(error),
-        (Err(error), Err(left)) => {
-            eprintln!("kubectl-sidetrack: {left:#}");
+        (Err(error), Err(problem)) => {
+            eprintln!("kubectl-sidetrack: {problem:#}");
             return Err(error);
         }
     };

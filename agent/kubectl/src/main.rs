@@ -72,8 +72,8 @@ enum Command {
     Top(top::Options),
     /// Show what sidetrack takes of each node: memory of its maps and its agent, processor time
     Cost(cost::Options),
-    /// Collect what a maintainer would ask for in one archive. Secrets and values of variables are left out, but what the
-    /// webhook has recorded of istio-init
+    /// Collect what a maintainer would ask for in one archive. It has no Secrets and no values of variables, except
+    /// what the webhook has recorded of istio-init
     BugReport(bug_report::Options),
     /// Check whether the kernels of the nodes can run sidetrack
     Doctor(doctor::Options),

@@ -1,6 +1,6 @@
 //! `kubectl sidetrack trace` without a pod: the traces of all nodes at once.
 //!
-//! Invariants: a node that does not answer never stops the others, and is named in the end; no command is left in
+//! Invariants: a node that does not answer never stops the others, and is named in the end; no command stays in
 //! an agent's container.
 
 mod node;

@@ -158,7 +158,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// Connections that are left alone by who makes them.
+/// Connections that are not redirected because of their owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerExclusion {
     /// Users, in the pod's numbering.
@@ -202,7 +202,7 @@ impl Exclusions {
             + self.sources.len()
     }
 
-    /// Whether nothing is left alone.
+    /// Whether nothing is excluded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

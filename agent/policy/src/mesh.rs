@@ -99,9 +99,9 @@ impl Mesh {
 pub enum VirtualInterfaces {
     /// Traffic that passes through a pod follows the rules, too
     Full,
-    /// Pods that name virtual interfaces are not enrolled. Traffic that passes through other pods is left alone
+    /// Pods that name virtual interfaces are not enrolled. Traffic that passes through other pods is not redirected
     Refuse,
-    /// Traffic to the pod itself follows the rules, traffic that passes through it is left alone
+    /// Traffic to the pod itself follows the rules, traffic that passes through it is not redirected
     LocalOnly,
 }
 

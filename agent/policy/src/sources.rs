@@ -38,7 +38,7 @@ enum Source {
     Cni,
 }
 
-/// With istio-init. What is left open is as istio-iptables has it.
+/// With istio-init. What it does not set is as istio-iptables has it.
 const BY_ISTIO_INIT: [Source; 5] = [
     Source::Init,
     Source::Annotations,
@@ -169,14 +169,14 @@ impl Policy {
 fn other_owner(pod: &PodFacts, mesh: MeshName, policy: &Policy) -> Option<String> {
     let RunAs { user, group } = pod.run_as(mesh);
     let user = user?;
-    let is_left_alone = policy.proxy_uids.contains(&user)
+    let is_excluded = policy.proxy_uids.contains(&user)
         || group.is_some_and(|group| policy.proxy_gids.contains(&group));
     let users: Vec<String> = policy.proxy_uids.iter().map(u32::to_string).collect();
     let users = match users.is_empty() {
         true => "no user".to_owned(),
         false => format!("user {}", users.join(", ")),
     };
-    (!is_left_alone).then(|| {
+    (!is_excluded).then(|| {
         format!(
             "its sidecar runs as user {user}, and the rules leave {users} alone: the sidecar's own connections are captured, too"
         )

@@ -1,5 +1,4 @@
-//! The pods of a node: what is wanted of each, what has become of it, and the rows that earlier agents
-//! left.
+//! The pods of a node: what is wanted of each, what has become of it, and the rows of earlier agents.
 
 mod adoption;
 mod apply;
@@ -26,7 +25,7 @@ use tracing::warn;
 use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
-    node::{Enrollment, LeftRows, Node, NodeError, Processes as _},
+    node::{Enrollment, EarlierRows, Node, NodeError, Processes as _},
     policies::Policies,
     state::{Desired, Record},
 };
@@ -63,15 +62,15 @@ pub struct Core<N: Node> {
 }
 
 impl<N: Node> Core<N> {
-    /// Takes over what earlier agents left in the kernel.
+    /// Adopts the rows of earlier agents in the kernel.
     ///
     /// # Errors
     /// If the kernel's maps cannot be read.
     pub async fn new(node: N, mesh: Mesh) -> Result<Self, NodeError> {
-        let earlier = Earlier::new(node.left_rows()?);
+        let earlier = Earlier::new(node.earlier_rows()?);
         let now = node.now();
         let mut core = Self {
-            policies: Policies::after(node.highest_policy()?, node.left_policies()?),
+            policies: Policies::after(node.highest_policy()?, node.earlier_policies()?),
             earlier,
             node,
             pods: BTreeMap::new(),
@@ -135,8 +134,8 @@ impl<N: Node> Core<N> {
     }
 
     /// Pods that earlier agents enrolled and this one could not: cookie, inode, name.
-    pub fn left_by_earlier(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {
-        let named = |left: &LeftRows<N::Rows>| Some((left.cookie, left.inode, left.pod.clone()?));
+    pub fn pods_of_earlier_agents(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {
+        let named = |it: &EarlierRows<N::Rows>| Some((it.cookie, it.inode, it.pod.clone()?));
         self.earlier.iter().filter_map(named).collect()
     }
 

@@ -24,8 +24,8 @@
 //! };
 //! use sidetrack_reconcile::{
 //!     Core, Found, Listing, Node, NodeError, PodState, Processes, Step,
-//!     node::{KnownListeners, LeftRows, Opened, Sought},
-//!     policies::LeftPolicy,
+//!     node::{KnownListeners, EarlierRows, Opened, Sought},
+//!     policies::EarlierPolicy,
 //! };
 //! # use sidetrack_reconcile::{Enrollment, repairs::{Findings, Repair}};
 //!
@@ -73,9 +73,9 @@
 //! #     fn remove_policy(&mut self, _: PolicyId) -> Result<(), NodeError> { Ok(()) }
 //! #     fn remove_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> { Ok(()) }
 //! #     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> { Ok(None) }
-//! #     fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> { Ok(Vec::new()) }
+//! #     fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> { Ok(Vec::new()) }
 //! #     fn sweep_policies(&mut self, _: &BTreeSet<PolicyId>) -> Result<(), NodeError> { Ok(()) }
-//! #     fn left_rows(&self) -> Result<Vec<LeftRows<()>>, NodeError> { Ok(Vec::new()) }
+//! #     fn earlier_rows(&self) -> Result<Vec<EarlierRows<()>>, NodeError> { Ok(Vec::new()) }
 //! #     fn refresh_program(&mut self, _: NetnsCookie) -> Result<bool, NodeError> { Ok(true) }
 //! #     fn listeners(&self) -> KnownListeners { KnownListeners::new() }
 //! #     fn cookie_at(&self, _: &Path) -> Option<NetnsCookie> { None }

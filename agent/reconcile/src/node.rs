@@ -19,7 +19,7 @@ use sidetrack_policy::{
 
 use crate::{
     plan::Step,
-    policies::{Excess, LeftPolicy},
+    policies::{Excess, EarlierPolicy},
     repairs::{Findings, Repair},
 };
 
@@ -109,9 +109,9 @@ pub struct Opened<L> {
     pub link: L,
 }
 
-/// Rows that an earlier agent left in the kernel.
+/// Rows of an earlier agent in the kernel.
 #[derive(Debug)]
-pub struct LeftRows<R> {
+pub struct EarlierRows<R> {
     /// The namespace.
     pub cookie: NetnsCookie,
     /// The pod they are of; `None` for remains without a pod row.
@@ -213,13 +213,13 @@ pub trait Node: Sized {
         netns: (&Path, NetnsInode),
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>>;
-    /// Rows of a pod before anything is written; `left` are those that are in the kernel already.
+    /// Rows of a pod before anything is written; `present` are those that are in the kernel already.
     fn rows(
         &self,
         pod: &PodRef,
         uid: Option<&str>,
         opened: &Opened<Self::Link>,
-        left: Option<Self::Rows>,
+        present: Option<Self::Rows>,
     ) -> Result<Self::Rows, NodeError>;
     /// Does one step for a pod. A step that removes does not need the link.
     async fn step(
@@ -247,12 +247,12 @@ pub trait Node: Sized {
     /// The highest id that any row of a policy has.
     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError>;
     /// Every policy that has its row, and so is complete.
-    fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError>;
+    fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError>;
     /// Removes the rows of all policies but these, and but those that pod rows name.
     fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError>;
 
-    /// Everything that earlier agents left.
-    fn left_rows(&self) -> Result<Vec<LeftRows<Self::Rows>>, NodeError>;
+    /// All rows of earlier agents.
+    fn earlier_rows(&self) -> Result<Vec<EarlierRows<Self::Rows>>, NodeError>;
     /// Gives a pod of an earlier agent this build's program; `false` when its namespace is gone.
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError>;
     /// The listeners in the kernel's map.

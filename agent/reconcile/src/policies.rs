@@ -26,7 +26,7 @@ pub struct Policies {
     in_use: HashMap<Arc<CompiledPolicy>, InUse>,
     retired: Vec<Retired>,
     /// Of earlier agents, complete, and not in use by this one.
-    left: Vec<LeftPolicy>,
+    earlier: Vec<EarlierPolicy>,
     next: u32,
 }
 
@@ -35,12 +35,12 @@ struct InUse {
     id: PolicyId,
     pods: usize,
     /// Whether an earlier agent has written it. Rows of pods that this agent has not enrolled yet may name it.
-    left: bool,
+    is_earlier: bool,
 }
 
 /// A policy that an earlier agent has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftPolicy {
+pub struct EarlierPolicy {
     /// Its id.
     pub id: PolicyId,
     /// Its row.
@@ -77,11 +77,11 @@ impl Policies {
     /// Starts above the highest id in the kernel. Pods of an earlier agent keep their policies until
     /// they are enrolled again, and then as well if those have not changed.
     #[must_use]
-    pub fn after(highest: Option<PolicyId>, left: Vec<LeftPolicy>) -> Self {
+    pub fn after(highest: Option<PolicyId>, earlier: Vec<EarlierPolicy>) -> Self {
         Self {
             in_use: HashMap::new(),
             retired: Vec::new(),
-            left,
+            earlier,
             next: highest.map_or(1, |id| id.get().wrapping_add(1).max(1)),
         }
     }
@@ -100,9 +100,9 @@ impl Policies {
         let mut of_namespace = ListSizes::default();
         // Rows that are removed soon are there as well.
         let retired = self.retired.iter().map(|it| it.policy.list_sizes());
-        let left = self.left.iter().map(|it| it.lists.sizes());
+        let earlier = self.earlier.iter().map(|it| it.lists.sizes());
         let mut of_node = retired
-            .chain(left)
+            .chain(earlier)
             .fold(ListSizes::default(), ListSizes::plus);
         for (other, used) in &self.in_use {
             let is_neighbors = neighbors.contains(&used.id);
@@ -134,41 +134,41 @@ impl Policies {
         }
         let retired = |retired: &Retired| retired.written && *retired.policy == *policy;
         let retired = self.retired.iter().position(retired);
-        let (id, left, policy) = match retired {
+        let (id, is_earlier, policy) = match retired {
             Some(position) => {
                 let retired = self.retired.swap_remove(position);
                 (retired.id, false, retired.policy)
             }
-            None => (self.take_left(policy)?, true, Arc::new(policy.clone())),
+            None => (self.take_earlier(policy)?, true, Arc::new(policy.clone())),
         };
         let pods = 1;
-        let used = InUse { id, pods, left };
+        let used = InUse { id, pods, is_earlier };
         self.in_use.insert(Arc::clone(&policy), used);
         Some((id, policy))
     }
 
     /// The id that an earlier agent has given to a policy.
-    fn take_left(&mut self, policy: &CompiledPolicy) -> Option<PolicyId> {
+    fn take_earlier(&mut self, policy: &CompiledPolicy) -> Option<PolicyId> {
         let row = policy.row();
-        let mut same_row = self.left.iter().filter(|left| left.row == row).peekable();
+        let mut same_row = self.earlier.iter().filter(|it| it.row == row).peekable();
         same_row.peek()?;
         let lists = policy.list_rows();
-        let id = same_row.find(|left| left.lists == lists)?.id;
-        self.left.retain(|left| left.id != id);
+        let id = same_row.find(|it| it.lists == lists)?.id;
+        self.earlier.retain(|it| it.id != id);
         Some(id)
     }
 
-    /// Rows of policies that no pod names were removed: these are left of earlier agents.
-    pub fn swept(&mut self, left: Vec<LeftPolicy>) {
+    /// Rows of policies that no pod names were removed: these remain of earlier agents.
+    pub fn swept(&mut self, earlier: Vec<EarlierPolicy>) {
         let own = self.ids();
-        self.left = left;
-        self.left.retain(|left| !own.contains(&left.id));
+        self.earlier = earlier;
+        self.earlier.retain(|it| !own.contains(&it.id));
     }
 
-    /// Whether earlier agents have left policies that may still be used.
+    /// Whether there are policies of earlier agents that may still be used.
     #[must_use]
-    pub fn has_left(&self) -> bool {
-        !self.left.is_empty()
+    pub fn has_earlier(&self) -> bool {
+        !self.earlier.is_empty()
     }
 
     /// A new id. It is used up whatever follows.
@@ -184,7 +184,7 @@ impl Policies {
         let used = InUse {
             id,
             pods: 1,
-            left: false,
+            is_earlier: false,
         };
         self.in_use.insert(Arc::clone(policy), used);
     }
@@ -199,8 +199,8 @@ impl Policies {
         });
     }
 
-    /// A pod has left a policy. Answers whether it is one of an earlier agent that is to be swept with the others,
-    /// once no pod's row names it.
+    /// A pod no longer uses a policy. Answers whether it is one of an earlier agent that is to be swept with the
+    /// others, once no pod's row names it.
     pub fn release(&mut self, policy: &CompiledPolicy, now: Instant) -> bool {
         let Some(used) = self.in_use.get_mut(policy) else {
             return false;
@@ -209,12 +209,12 @@ impl Policies {
         if used.pods > 0 {
             return false;
         }
-        let (id, left) = (used.id, used.left);
+        let (id, is_earlier) = (used.id, used.is_earlier);
         let Some((policy, _)) = self.in_use.remove_entry(policy) else {
             return false;
         };
-        if left {
-            self.left.push(LeftPolicy {
+        if is_earlier {
+            self.earlier.push(EarlierPolicy {
                 id,
                 row: policy.row(),
                 lists: policy.list_rows(),
@@ -227,7 +227,7 @@ impl Policies {
                 written: true,
             });
         }
-        left
+        is_earlier
     }
 
     /// Takes a policy whose rows may be removed now. One that cannot be removed is passed to

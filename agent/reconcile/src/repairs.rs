@@ -324,9 +324,9 @@ pub fn decide(
 }
 
 /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be followed.
-fn of_earlier(left: EarlierFinding) -> Option<Repair> {
-    let EarlierFinding { cookie, inode, .. } = left;
-    match left.found {
+fn of_earlier(finding: EarlierFinding) -> Option<Repair> {
+    let EarlierFinding { cookie, inode, .. } = finding;
+    match finding.found {
         Some((path, Some(there))) if there == cookie => Some(Repair::AttachEarlier {
             cookie,
             inode,
@@ -336,7 +336,7 @@ fn of_earlier(left: EarlierFinding) -> Option<Repair> {
         // The process has ended just now.
         Some((_, None)) => None,
         // Processes that cannot be seen may be there.
-        None => (!left.has_processes).then_some(Repair::ForgetEarlier(cookie)),
+        None => (!finding.has_processes).then_some(Repair::ForgetEarlier(cookie)),
     }
 }
 

@@ -114,7 +114,7 @@ pub(crate) enum State<N: Node> {
         reason: Option<String>,
     },
     /// Rows of an earlier agent are active, and this one could not replace them; why.
-    LeftByEarlier {
+    OfEarlierAgent {
         /// Why.
         reason: Option<String>,
     },
@@ -206,10 +206,10 @@ impl<N: Node> Record<N> {
             State::Skipped(_) => PodState::Skipped,
             State::Waiting { .. } => PodState::Waiting,
             State::Rejected { .. } => PodState::Rejected,
-            State::LeftByEarlier { .. } | State::Enrolled(..) if self.is_outdated() => {
+            State::OfEarlierAgent { .. } | State::Enrolled(..) if self.is_outdated() => {
                 PodState::Outdated
             }
-            State::LeftByEarlier { .. } | State::Enrolled(..) => PodState::Enrolled,
+            State::OfEarlierAgent { .. } | State::Enrolled(..) => PodState::Enrolled,
         }
     }
 
@@ -232,7 +232,7 @@ impl<N: Node> Record<N> {
             State::Skipped(reason) => Some(reason),
             State::Waiting { reason, .. }
             | State::Rejected { reason, .. }
-            | State::LeftByEarlier { reason, .. }
+            | State::OfEarlierAgent { reason, .. }
             | State::Enrolled(_, reason) => reason.as_deref(),
         }
     }
@@ -339,10 +339,10 @@ impl<N: Node> Record<N> {
     }
 
     /// Notes why an attempt to enroll the pod has failed.
-    pub(crate) fn settle(&mut self, next: PodState, left: bool, reason: Option<String>) {
+    pub(crate) fn settle(&mut self, next: PodState, has_earlier: bool, reason: Option<String>) {
         match (&mut self.state, next) {
             (State::Enrolled(_, remark), _) => *remark = reason,
-            (state, _) if left => *state = State::LeftByEarlier { reason },
+            (state, _) if has_earlier => *state = State::OfEarlierAgent { reason },
             (state, PodState::Waiting) => *state = State::Waiting { reason },
             (state, _) => *state = State::Rejected { reason },
         }
@@ -352,7 +352,7 @@ impl<N: Node> Record<N> {
     pub(crate) fn refused(&self) -> CniAnswer {
         let reason = self.reason().unwrap_or("it is not enrolled");
         if let (Some(init), None) = (self.iptables_init, self.enrollment()) {
-            return CniAnswer::Skipped(format!("{reason}; it is left to its {init}"));
+            return CniAnswer::Skipped(format!("{reason}; its {init} sets up redirection instead"));
         }
         CniAnswer::Refused(reason.to_owned())
     }

@@ -84,7 +84,7 @@ fn print(report: &CleanupReport, dry_run: bool) -> Result<()> {
     let removed = &report.removed;
     for path in &removed.left {
         output::print(format!(
-            "left {}: sidetrack did not create it, or another agent uses it",
+            "kept {}: sidetrack did not create it, or another agent uses it",
             path.display()
         ))?;
     }

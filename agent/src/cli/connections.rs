@@ -81,7 +81,7 @@ fn open(status: &NetnsStatus) -> Result<Netns> {
     } else {
         let pid = processes::process_in(status.inode).with_context(|| {
             format!(
-                "no process is left in its network namespace net:[{}], and {} does not lead to it: the pod has ended, or this command does not see the node's processes",
+                "no process remains in its network namespace net:[{}], and {} does not lead to it: the pod has ended, or this command does not see the node's processes",
                 status.inode, status.path
             )
         })?;

@@ -152,7 +152,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     if options.remove && options.cni_conf_dir.exists() {
         for path in Entries::of_socket(&options.cni_conf_dir, &options.socket)?.other {
             output::print(format_args!(
-                "left the entry in {}: it asks an agent on another socket; pass that one to --socket",
+                "kept the entry in {}: it asks an agent on another socket; pass that one to --socket",
                 path.display()
             ))?;
         }

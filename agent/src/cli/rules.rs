@@ -201,7 +201,7 @@ fn text(
     )];
     match (family, target.ipv6) {
         (Family::V6, Some(false)) => lines.push(
-            "The pod's IPv6 connections are left alone; these rules are not active.".to_owned(),
+            "The pod's IPv6 connections are not redirected; these rules are not active.".to_owned(),
         ),
         (Family::V6, None) => lines.push(
             "Whether these rules are active depends on the pod's addresses: pass --pod-ip IP."

@@ -92,12 +92,12 @@ async fn wait(pod: &PodName, options: &Options) -> Result<()> {
             },
             Err(error) => format!("{error:#}"),
         };
-        let left = options.timeout.saturating_sub(begun.elapsed());
-        if left.is_zero() {
+        let remaining = options.timeout.saturating_sub(begun.elapsed());
+        if remaining.is_zero() {
             let waited = duration::text(options.timeout);
             bail!("pod {pod} is not enrolled after {waited}: {last}");
         }
-        tokio::time::sleep(left.min(POLL)).await;
+        tokio::time::sleep(remaining.min(POLL)).await;
     }
 }
 
@@ -183,7 +183,7 @@ async fn report(places: &Places) -> StatusReport {
     }
 }
 
-/// Whether no agent has left anything here.
+/// Whether no agent has pins here.
 fn has_no_pins(places: &Places) -> bool {
     match Pins::new(&places.bpffs) {
         Ok(pins) => !pins.root().exists(),

@@ -23,15 +23,15 @@ pub(super) fn send_until_answered(
 ) -> Result<CniAnswer, Error> {
     let start = Instant::now();
     loop {
-        let left = patience.saturating_sub(start.elapsed());
+        let remaining = patience.saturating_sub(start.elapsed());
         let question = match question.clone() {
             Question::Add { sandbox, .. } => Question::Add {
                 sandbox,
-                patience: left,
+                patience: remaining,
             },
             other => other,
         };
-        match send(config, &question, left + SLACK) {
+        match send(config, &question, remaining + SLACK) {
             Ok(CniAnswer::Later(_)) | Err(_) if start.elapsed() + RETRY_INTERVAL < patience => {
                 std::thread::sleep(RETRY_INTERVAL);
             }

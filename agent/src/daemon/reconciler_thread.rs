@@ -34,7 +34,7 @@ impl ReconcilerThread {
             .name("reconciler".to_owned())
             .spawn(move || {
                 let work = async {
-                    // Work may be left at any await: a successor repairs what is incomplete.
+                    // Work may be abandoned at any await: a successor repairs what is incomplete.
                     tokio::select! {
                         failed = work(parts, Arc::clone(&thread_inbox), ready_sender) => failed,
                         () = thread_inbox.stopped() => Ok(()),

@@ -138,7 +138,7 @@ enum Event {
     Namespace(u64),
     /// Processes in pods' namespaces were counted.
     Outside(Look),
-    /// The last turn has left something to do.
+    /// Something remains to do of the last turn.
     More,
     /// Time to repair.
     Repair,

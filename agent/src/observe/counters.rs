@@ -38,12 +38,13 @@ impl Totals {
         self.add_up_earlier(maps)
     }
 
-    /// Adds what has left the kernel since the last call, so that a pod that is enrolled again begins with nothing.
+    /// Adds what was removed from the kernel since the last call, so that a pod that is enrolled again begins with
+    /// nothing.
     pub fn leave_out_removed(&mut self, removed: &RemovedCounts) {
         self.add_removed(&removed.take());
     }
 
-    /// Adds the counters as they were read, and those that left the kernel meanwhile.
+    /// Adds the counters as they were read, and those that were removed meanwhile.
     fn add(&mut self, counters: Vec<(CountKey, u64)>, removed: &[(CountKey, u64)]) {
         let meanwhile: HashSet<CountKey> = removed.iter().map(|(key, _)| *key).collect();
         for (key, count) in counters {

@@ -94,15 +94,15 @@ pub fn file(socket: &Path) -> PathBuf {
     socket.with_file_name("last-policies.json")
 }
 
-/// The pods' policies: of those whose rows an earlier agent has left, as that one wrote them. What is not needed of
+/// The pods' policies: of pods with rows of an earlier agent, as that one wrote them. What is not needed of
 /// these any more is dropped.
 fn all(pods: &[PodStatus], earlier: &mut Vec<LastPolicy>) -> Vec<LastPolicy> {
-    let left: BTreeSet<String> = pods
+    let of_earlier: BTreeSet<String> = pods
         .iter()
-        .filter(|pod| pod.is_left_by_earlier())
+        .filter(|pod| pod.is_of_earlier_agent())
         .map(PodStatus::full_name)
         .collect();
-    earlier.retain(|it| left.contains(&it.pod));
+    earlier.retain(|it| of_earlier.contains(&it.pod));
     let own = pods.iter().filter_map(LastPolicy::of);
     own.chain(earlier.iter().cloned()).collect()
 }

@@ -136,7 +136,7 @@ impl Status {
     }
 
     /// Adds up counters although no client asks for the totals: those of earlier policies leave room for others, and
-    /// those of pods that have left are not kept one by one. Does not end.
+    /// those of departed pods are not kept one by one. Does not end.
     pub async fn keep_totals(self: Arc<Self>) {
         let mut counted: Option<Arc<Snapshot>> = None;
         let mut turns = tokio::time::interval(TOTALS_INTERVAL);

@@ -88,7 +88,7 @@ impl Tracer {
             return Ok(sender.subscribe());
         }
         let mut events = Events::open(&self.pins)?;
-        // What is left of an earlier trace.
+        // What remains of an earlier trace.
         events.take(usize::MAX, drop);
         let (new, receiver) = broadcast::channel(BEHIND);
         tokio::spawn(Arc::clone(self).read(events, new.clone()));
@@ -134,7 +134,7 @@ impl Tracer {
             events.take(PER_LOOK, |event| {
                 let mut shown = described(&event, names.of(event.netns), &clocks);
                 processes.complete(&event, &mut shown);
-                // Fails only if everybody has left meanwhile.
+                // Fails only if all clients have gone meanwhile.
                 let _ = sender.send(TraceLine::Event(Box::new(shown)));
             });
             let now = events.lost()?;

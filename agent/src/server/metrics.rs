@@ -105,7 +105,7 @@ impl Collector for Page {
 
 /// Figures of single pods.
 fn single_pods(to: &mut DescriptorEncoder<'_>, per_pod: &PerPod) -> fmt::Result {
-    let PerPod { pods, left_out } = per_pod;
+    let PerPod { pods, omitted } = per_pod;
     let listeners = pods.iter().flat_map(|pod| {
         let known = [
             ("inbound", Some(pod.inbound_listener)),
@@ -129,7 +129,7 @@ fn single_pods(to: &mut DescriptorEncoder<'_>, per_pod: &PerPod) -> fmt::Result 
         })
     });
     POD_CONNECTIONS.all(to, connections)?;
-    PODS_LEFT_OUT.one(to, &gauge(*left_out))
+    PODS_OMITTED.one(to, &gauge(*omitted))
 }
 
 fn labels(pod: &PodFigures) -> [(&'static str, &str); 2] {
@@ -286,7 +286,7 @@ const POD_CONNECTIONS: Family = family(
     "sidetrack_pod_connections",
     "Connections of the pod since it was enrolled, by what became of them",
 );
-const PODS_LEFT_OUT: Family = family(
+const PODS_OMITTED: Family = family(
     MetricType::Gauge,
     "sidetrack_pods_left_out",
     "Enrolled pods without series of their own because of --metrics-per-pod",

@@ -200,7 +200,7 @@ impl Cluster {
         let View {
             pods, namespaces, ..
         } = &self.view;
-        let pod = pods.left_out().map(|pod| {
+        let pod = pods.omitted().map(|pod| {
             format!(
                 "pod {pod}, perhaps others as well, is not followed: there are more than {} pods on this node that have not ended, or {} of its namespace; remove those that kubelet does not run",
                 PodFacts::MAX_COUNT,
@@ -208,7 +208,7 @@ impl Cluster {
             )
         });
         let namespace = || {
-            let namespace = namespaces.left_out()?;
+            let namespace = namespaces.omitted()?;
             let most = ObjectFacts::MAX_COUNT;
             Some(format!(
                 "namespace {namespace}, perhaps others as well, is not followed: there are more than {most}"

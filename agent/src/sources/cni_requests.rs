@@ -221,8 +221,8 @@ async fn handle(
             if let (Some((sandbox, patience)), Some(ambient)) = (&added, &asker.ambient)
                 && answer == CniAnswer::Enrolled
             {
-                let left = patience.saturating_sub(start.elapsed());
-                answer = by_ztunnel(ambient, sandbox, left).await;
+                let remaining = patience.saturating_sub(start.elapsed());
+                answer = by_ztunnel(ambient, sandbox, remaining).await;
             }
             if added.is_some() {
                 asker.timings.answered_add(&answer, start.elapsed());
@@ -243,8 +243,8 @@ async fn by_ztunnel(ambient: &Table, sandbox: &Sandbox, patience: Duration) -> C
         // The runtime has a uid of every pod, the agent of none whose manifest has none.
         let pod = sandbox.pod();
         let uid = workload_uid(None, &pod.namespace, &pod.name);
-        let left = patience.saturating_sub(start.elapsed());
-        served = ambient.wait_served(&uid, left).await;
+        let remaining = patience.saturating_sub(start.elapsed());
+        served = ambient.wait_served(&uid, remaining).await;
     }
     match served {
         Served::Yes | Served::NotListed => CniAnswer::Enrolled,

@@ -209,7 +209,7 @@ fn a_mesh_without_ipv6_leaves_it_alone_whatever_the_addresses() {
     }
     let rules = piped(&["rules", "-6", "--manifest", "-"], pod);
     let text = rules.text();
-    assert!(text.contains("are left alone"), "{text}");
+    assert!(text.contains("are not redirected"), "{text}");
 }
 
 #[test]

@@ -26,9 +26,9 @@ pub(super) fn for_tcp(
     let mut rules = (policy.zero(), policy.zero());
     if conn.port == DNS_PORT && policy.has(List::Dns) {
         let block = tables.port(List::Dns, DNS_PORT)?;
-        // With rules for DNS this is the only destination over lo that is left alone.
-        let is_left_alone = policy.has_dialect(DIALECT_LO_UNTOUCHED) && policy.is_loopback(dialed);
-        if !is_left_alone && let Some(server) = tables.range(List::DnsServer, dialed) {
+        // With rules for DNS this is the only destination over lo that is not redirected.
+        let is_untouched = policy.has_dialect(DIALECT_LO_UNTOUCHED) && policy.is_loopback(dialed);
+        if !is_untouched && let Some(server) = tables.range(List::DnsServer, dialed) {
             rules = (block, server);
         }
     }

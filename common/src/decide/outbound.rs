@@ -243,7 +243,7 @@ fn by_rules(
 
 /// The result for an off-pod connection that the kernel rejects before nat OUTPUT: with iptables
 /// the route is looked up first, so no rule ever sees it. The decision is made here rather than
-/// left to the kernel because the ROUTE_BY_POD copy can lag behind: a connection over a route that
+/// by the kernel because the ROUTE_BY_POD copy can lag behind: a connection over a route that
 /// has just appeared must not bypass the sidecar.
 #[inline(always)]
 pub(super) fn before_any_rule(
@@ -284,9 +284,9 @@ pub(super) fn by_group(
             index,
         ));
     }
-    let is_left_out = policy.has(List::GroupIncluded)
+    let is_omitted = policy.has(List::GroupIncluded)
         && tables.owner(List::GroupIncluded, conn.owner.gid).is_none();
-    is_left_out.then_some(Decision::untouched(Rule::GroupNotIncluded))
+    is_omitted.then_some(Decision::untouched(Rule::GroupNotIncluded))
 }
 
 /// Position among the proxy's owners, if the id is one of them.

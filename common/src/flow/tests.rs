@@ -22,7 +22,7 @@ fn what_was_read_makes_room() {
 }
 
 #[test]
-fn tcp_is_left_when_all_has_been_read() {
+fn tcp_is_no_longer_used_when_all_has_been_read() {
     let mut flow = Flow::new(true);
     flow.read_seq = 100;
     assert_eq!(flow.path(1, 101), Path::Tcp, "a byte is unread");

@@ -114,7 +114,7 @@ fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
     let netns = opt.netns();
     let is_captured = match maps::pod(netns) {
         Some(pod) => pod.captures(family),
-        // Accepted by the sidecar before the pod left, and asked for after it.
+        // Accepted by the sidecar before the pod departed, and asked for after it.
         None => maps::is_leaving(netns),
     };
     let state = opt.state();

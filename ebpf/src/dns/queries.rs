@@ -239,7 +239,7 @@ fn try_decide<const V6: bool>(
         ctx.source()
     };
     let loopback = Addr::loopback_of(destination.family());
-    // connect has left the source of the redirect with the socket.
+    // The socket may have the source of connect's redirect.
     let bound_to = if is_connected && asked.is(loopback) {
         Addr::UNSPECIFIED
     } else {
@@ -300,7 +300,7 @@ struct Query {
     call: Call,
     /// The source that the call asks for.
     asked: Addr,
-    /// The same, without what a redirect has left there.
+    /// The same, without the source of a redirect.
     bound_to: Addr,
     /// Whether the socket's connection is redirected.
     is_connected: bool,

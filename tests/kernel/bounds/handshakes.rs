@@ -155,7 +155,7 @@ fn orphaned_handshakes_are_removed() -> Result<()> {
         "those that wait"
     );
     let log = fixture.agent.places.log();
-    ensure!(log.contains("300 handshakes were left"), "{log}");
+    ensure!(log.contains("300 handshakes remained"), "{log}");
     drop(client);
     wait_no_handshakes(&maps)
 }

@@ -24,7 +24,7 @@ impl Drop for Dir {
     }
 }
 
-/// Somebody has left a file, or a link, where the new one is written first.
+/// A file, or a link, is where the new one is written first.
 #[test]
 fn a_secret_is_never_in_a_file_of_others() {
     let dir = Dir::new("secret");

@@ -74,7 +74,7 @@ fn calls_that_hang_use_the_quota_of_their_holder() {
         4
     );
     wait("hostile", &file, LONG).expect("an answer");
-    // No thread is left waiting.
+    // No thread waits any more.
     File::options()
         .write(true)
         .open(&hanging[1].0)

@@ -31,7 +31,7 @@ pub struct Callbacks {
     own: HashMap<NetnsCookie, OwnCgroup>,
     /// Pods that have processes in other cgroups than their own.
     pub(super) elsewhere: BTreeSet<NetnsCookie>,
-    /// Links of pods that have left, and since when: their last redirected connections may still be between
+    /// Links of departed pods, and since when: their last redirected connections may still be between
     /// SYN and accept.
     parting: Vec<(Instant, Link)>,
     /// The pods' cgroups as they were last listed, by UID.
@@ -59,17 +59,17 @@ impl OwnCgroup {
 }
 
 impl Callbacks {
-    /// A pod has left.
+    /// A pod has departed.
     pub(super) fn release(&mut self, cookie: NetnsCookie) {
         self.elsewhere.remove(&cookie);
-        let left = self.own.remove(&cookie);
+        let departed = self.own.remove(&cookie);
         self.parting
-            .extend(left.map(|left| (Instant::now(), left.link)));
+            .extend(departed.map(|it| (Instant::now(), it.link)));
     }
 }
 
-/// Whether they have to be attached to the cgroup of all pods before anything is known of the pods: as an
-/// earlier agent left it, and for pods that it left without a link of their own.
+/// Whether they have to be attached to the cgroup of all pods before anything is known of the pods: as with
+/// an earlier agent, and for pods of that agent without a link of their own.
 pub(super) fn needed_for_all(pins: &Pins) -> Result<bool> {
     let is_there = pins.link(CALLBACKS).exists();
     let pods = pins.pinned_pods()?;

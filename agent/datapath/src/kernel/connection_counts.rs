@@ -12,7 +12,7 @@ use sidetrack_common::{
 
 use super::maps::Maps;
 
-/// Counters that left the kernel with their pods, and that the totals do not contain yet.
+/// Counters that were removed from the kernel with their pods, and that the totals do not contain yet.
 #[derive(Debug, Default)]
 pub struct RemovedCounts(Mutex<Vec<(CountKey, u64)>>);
 

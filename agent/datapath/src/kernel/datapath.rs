@@ -43,7 +43,7 @@ pub struct Datapath {
     pub(super) lock: Lock,
     /// The shared maps.
     pub maps: Maps,
-    /// What pods had counted that have left.
+    /// The counts of departed pods.
     pub removed_counts: Arc<RemovedCounts>,
     /// For listeners that are open already.
     pub adoption: Arc<Adoption>,
@@ -79,7 +79,7 @@ impl Datapath {
         opened.map_err(|error| match pins.try_lock() {
             Ok(Some(_lock)) if !takes_over => match remove_own(&pins) {
                 Ok(()) => error,
-                Err(left) => error.context(format!("{left:#}; `sidetrack cleanup` removes it")),
+                Err(remaining) => error.context(format!("{remaining:#}; `sidetrack cleanup` removes it")),
             },
             _ => error,
         })

@@ -35,7 +35,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// A pod has left.
+    /// A pod has departed.
     pub(super) fn forget(&mut self, cookie: NetnsCookie) {
         self.pods.remove(&cookie);
         self.own.remove(&cookie);

@@ -1,4 +1,4 @@
-//! Programs of others on the pods' cgroup. They are left alone and reported.
+//! Programs of others on the pods' cgroup. They stay untouched and are reported.
 
 use std::{
     collections::{BTreeSet, HashMap},

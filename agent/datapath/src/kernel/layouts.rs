@@ -34,7 +34,7 @@ fn version(path: &Path) -> Option<u32> {
     (version.to_string() == number).then_some(version)
 }
 
-/// Fails if a build with another layout has left pins: this build cannot read its rows.
+/// Fails if there are pins of a build with another layout: this build cannot read its rows.
 pub fn refuse_other(root: &Path) -> Result<(), PinError> {
     let versions = versions(root).map_err(super::pins::context("list", root))?;
     let other = versions

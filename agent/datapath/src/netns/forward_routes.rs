@@ -32,7 +32,7 @@ const ROUTE: MarkedRoute = MarkedRoute {
 
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
 
-/// Adds what is missing. Without IPv6 in the namespace that family is left out.
+/// Adds what is missing. Without IPv6 in the namespace that family is omitted.
 ///
 /// # Errors
 /// If the kernel refuses.

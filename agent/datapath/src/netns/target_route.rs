@@ -3,8 +3,8 @@
 //! Its source is `::1`, so that the kernel reuses ports in TIME_WAIT as it does for connections to loopback
 //! (`tcp_tw_reuse=2`, `tcp_twsk_unique` in net/ipv4/tcp_ipv4.c).
 //!
-//! Open connections need it. It therefore stays after the pod has left, as long as [`Departed`] finds one, and in pods from
-//! which sidetrack is uninstalled; it leads nothing else anywhere.
+//! Open connections need it. It therefore stays after the pod has departed, as long as [`Departed`] finds one, and in
+//! pods from which sidetrack is uninstalled; it leads nothing else anywhere.
 //!
 //! [`Departed`]: crate::node::Departed
 

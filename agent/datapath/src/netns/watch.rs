@@ -91,7 +91,7 @@ async fn follow(
     }
 }
 
-/// Throws away what has arrived. Should the pod be faster, the rest is left for the next time.
+/// Throws away what has arrived. Should the pod be faster, the rest waits for the next time.
 fn drain(socket: &Socket) -> io::Result<()> {
     const MESSAGES: usize = 10_000;
     for _ in 0..MESSAGES {

@@ -1,4 +1,4 @@
-//! Destinations of pods that have left. Their rows are what open connections get their names from, so that
+//! Destinations of departed pods. Their rows are what open connections get their names from, so that
 //! they stay until the last of these is closed.
 
 use std::{
@@ -40,10 +40,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long all pods together may take.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Namespaces of pods that have left, by cookie, as long as they may have rows.
+/// Namespaces of departed pods, by cookie, as long as they may have rows.
 #[derive(Debug, Default)]
 pub struct Departed {
-    /// With the time at which the pod left.
+    /// With the time at which the pod departed.
     namespaces: Mutex<BTreeMap<u64, (Arc<Netns>, Instant)>>,
     /// The one that was looked into last.
     last: AtomicU64,
@@ -57,14 +57,14 @@ impl Departed {
             .insert(cookie, (netns, Instant::now()));
     }
 
-    /// Removes rows of pods that have left and that no open connection needs. Takes a while at most; the next
+    /// Removes rows of departed pods that no open connection needs. Takes a while at most; the next
     /// time it continues with the pod after the last one.
     ///
     /// # Errors
     /// If a map cannot be read or written, or a pod not be looked into.
     pub fn sweep(&self, maps: &Maps) -> Result<()> {
         let until = Instant::now() + WAIT_TIMEOUT;
-        let mut left = BTreeSet::new();
+        let mut departed = BTreeSet::new();
         let mut from_pool = 0;
         for (netns, own) in maps.destinations_by_pod.rows()? {
             if netns == POOL_IN_USE {
@@ -72,15 +72,15 @@ impl Departed {
             }
             from_pool += own.saturating_sub(DESTINATION_QUOTA);
             if maps.pods.get(&netns)?.is_none() {
-                left.insert(netns);
+                departed.insert(netns);
             }
         }
         set_pool_in_use(from_pool, maps)?;
         // Not of pods that never connected, or are back.
         self.namespaces
             .lock()
-            .retain(|netns, _| left.contains(netns));
-        if left.is_empty() {
+            .retain(|netns, _| departed.contains(netns));
+        if departed.is_empty() {
             return Ok(());
         }
         let mut rows: BTreeMap<u64, Vec<DestinationKey>> = BTreeMap::new();
@@ -89,7 +89,7 @@ impl Departed {
         }
         let mut result = Ok(());
         let last = self.last.load(Ordering::Relaxed);
-        let (before, after): (Vec<u64>, Vec<u64>) = left.into_iter().partition(|it| *it <= last);
+        let (before, after): (Vec<u64>, Vec<u64>) = departed.into_iter().partition(|it| *it <= last);
         for netns in after.into_iter().chain(before) {
             if Instant::now() >= until {
                 break;
@@ -99,7 +99,7 @@ impl Departed {
             let removed = self.remove(netns, &keys, maps, until);
             result = result.and(removed);
         }
-        result.context("remove the destinations of a pod that has left")
+        result.context("remove the destinations of a departed pod")
     }
 
     fn remove(
@@ -114,7 +114,7 @@ impl Departed {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
             Some(_) if keys.is_empty() => BTreeSet::new(),
             Some((namespace, _)) => targets_in_use(namespace, until)?,
-            // It left while another agent ran.
+            // It departed while another agent ran.
             None => BTreeSet::new(),
         };
         let mut kept = 0_u64;

@@ -29,7 +29,7 @@ const BATCH: usize = 8;
 /// the programs that mark them are.
 ///
 /// # Errors
-/// If something is left to do.
+/// If something remains to do.
 pub(super) async fn follow(
     datapath: &mut Datapath,
     rows: &mut PodRows,
@@ -40,9 +40,9 @@ pub(super) async fn follow(
     let bits = datapath.maps.sidecar_bits.get(&link.netns().cookie())?;
     let has_mptcp = bits.is_some_and(|bits| bits & (MPTCP_INBOUND | MPTCP_OUTBOUND) != 0);
     let are_needed = !policy.virtual_interfaces.is_empty() || has_mptcp;
-    let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces(are_needed);
+    let (mut interfaces, omitted) = link.snapshot()?.entrances.interfaces(are_needed);
     if is_wanted || has_mptcp {
-        link.forwarding.note = note(left_out);
+        link.forwarding.note = note(omitted);
     } else {
         link.forwarding.note = note_if_unwanted(policy, !interfaces.is_empty());
         interfaces.clear();
@@ -63,10 +63,10 @@ pub(super) async fn follow(
     link.attach(IngressProgram::Forwarded, &interfaces).await
 }
 
-fn note(left_out: usize) -> Option<String> {
-    (left_out > 0).then(|| {
+fn note(omitted: usize) -> Option<String> {
+    (omitted > 0).then(|| {
         format!(
-            "it has more than {MAX_ENTRANCES} interfaces: what passes through it from {left_out} of them is not intercepted"
+            "it has more than {MAX_ENTRANCES} interfaces: what passes through it from {omitted} of them is not intercepted"
         )
     })
 }
@@ -74,7 +74,7 @@ fn note(left_out: usize) -> Option<String> {
 fn note_if_unwanted(policy: &Policy, has_several: bool) -> Option<String> {
     if !policy.virtual_interfaces.is_empty() {
         return Some(format!(
-            "traffic that passes through the pod from {} to elsewhere is left alone; traffic to the pod itself follows the rules",
+            "traffic that passes through the pod from {} to elsewhere is not redirected; traffic to the pod itself follows the rules",
             policy.virtual_interfaces.join(",")
         ));
     }
@@ -87,7 +87,7 @@ impl PodLink {
     /// Attaches one of its programs at the next interfaces that do not have it.
     ///
     /// # Errors
-    /// If something is left to do.
+    /// If something remains to do.
     pub(super) async fn attach(
         &mut self,
         program: IngressProgram,

@@ -40,7 +40,7 @@ const MAX_PROCESSES: usize = 16;
 pub struct KernelNode {
     /// The programs and maps.
     pub datapath: Datapath,
-    /// Pods that have left, as far as their connections need something.
+    /// Pods that have departed, as far as their connections need something.
     pub departed: Departed,
     /// Rows of handshakes that were there at the last look.
     pub(super) lingering: Lingering,

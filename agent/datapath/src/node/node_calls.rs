@@ -20,7 +20,7 @@ use crate::{
 /// it, the pod's notes say so: the connections then go to the proxy, like all others.
 ///
 /// # Errors
-/// If something is left to do.
+/// If something remains to do.
 pub(super) async fn follow(
     datapath: &mut Datapath,
     rows: &mut PodRows,
@@ -54,10 +54,10 @@ pub(super) async fn follow(
     }
     rows.set(POD_NODE_CALLS, true);
     rows.write_flags(&datapath.maps)?;
-    let (interfaces, left_out) = link.snapshot()?.entrances.interfaces(true);
-    if left_out > 0 {
+    let (interfaces, omitted) = link.snapshot()?.entrances.interfaces(true);
+    if omitted > 0 {
         link.node_calls.note = Some(format!(
-            "it has more than {MAX_ENTRANCES} interfaces: connections of the node by {left_out} of them go to ztunnel as all others do"
+            "it has more than {MAX_ENTRANCES} interfaces: connections of the node by {omitted} of them go to ztunnel as all others do"
         ));
     }
     link.attach(IngressProgram::NodeCalls, &interfaces).await

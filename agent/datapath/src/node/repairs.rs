@@ -56,7 +56,7 @@ pub(super) fn look(
     match node.lingering.stale(maps, netns_of) {
         Ok(handshakes) => findings.handshakes = handshakes,
         Err(error) => {
-            let text = format!("look for handshakes that are left: {error:#}");
+            let text = format!("look for handshakes that remain: {error:#}");
             problem(&mut findings, text);
         }
     }

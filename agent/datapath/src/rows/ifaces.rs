@@ -20,15 +20,15 @@ pub(super) fn of_policy(snapshot: &Snapshot, policy: &Policy) -> (HashMap<u32, I
         .map(|(index, name)| (*index, policy.iface(name)))
         .filter(|(_, row)| *row != IfaceRow::PLAIN)
         .collect();
-    let left_out = named.len().saturating_sub(MAX_IFACES);
-    (named.into_iter().take(MAX_IFACES).collect(), left_out)
+    let omitted = named.len().saturating_sub(MAX_IFACES);
+    (named.into_iter().take(MAX_IFACES).collect(), omitted)
 }
 
 /// What people should know about interfaces without a row.
-pub(super) fn note(left_out: usize) -> Option<String> {
-    (left_out > 0).then(|| {
+pub(super) fn note(omitted: usize) -> Option<String> {
+    (omitted > 0).then(|| {
         format!(
-            "its policy names more than {MAX_IFACES} of its interfaces: {left_out} of them count as not named"
+            "its policy names more than {MAX_IFACES} of its interfaces: {omitted} of them count as not named"
         )
     })
 }

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Flags that say what an earlier agent did in the namespace.
-const KEPT: u32 = POD_ADDED_SELF_V6 | POD_FORWARDS | POD_NODE_CALLS;
+const PRESERVED_FLAGS: u32 = POD_ADDED_SELF_V6 | POD_FORWARDS | POD_NODE_CALLS;
 
 /// The rows of one pod.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ pub struct PodRows {
 }
 
 impl PodRows {
-    /// Rows that an earlier agent left in a namespace.
-    pub(super) fn left(cookie: NetnsCookie) -> Self {
+    /// The rows of an earlier agent in a namespace.
+    pub(super) fn earlier(cookie: NetnsCookie) -> Self {
         Self {
             cookie,
             row: Box::new(Pod::zeroed()),
@@ -62,16 +62,16 @@ impl PodRows {
         }
     }
 
-    pub(super) fn add_left_row(&mut self, row: Pod) {
-        self.flags = row.flags & KEPT;
+    pub(super) fn add_earlier_row(&mut self, row: Pod) {
+        self.flags = row.flags & PRESERVED_FLAGS;
         *self.row = row;
     }
 
-    pub(super) fn add_left_route(&mut self, id: RouteId, route: Route) {
+    pub(super) fn add_earlier_route(&mut self, id: RouteId, route: Route) {
         self.routes.insert(id, route);
     }
 
-    pub(super) fn add_left_iface(&mut self, ifindex: u32, row: IfaceRow) {
+    pub(super) fn add_earlier_iface(&mut self, ifindex: u32, row: IfaceRow) {
         self.ifaces.insert(ifindex, row);
     }
 
@@ -83,9 +83,9 @@ impl PodRows {
         pod: &PodRef,
         uid: Option<&str>,
         (cookie, inode): (NetnsCookie, NetnsInode),
-        left: Option<Self>,
+        present: Option<Self>,
     ) -> Result<Self> {
-        let left = left.unwrap_or_else(|| Self::left(cookie));
+        let present = present.unwrap_or_else(|| Self::earlier(cookie));
         Ok(Self {
             row: Box::new(Pod {
                 netns_inode: inode.get(),
@@ -95,8 +95,8 @@ impl PodRows {
                 ..Pod::zeroed()
             }),
             is_written: false,
-            flags: left.flags & KEPT,
-            ..left
+            flags: present.flags & PRESERVED_FLAGS,
+            ..present
         })
     }
 
@@ -188,7 +188,7 @@ impl PodRows {
         let written = self.write_routes(&rows, selectors, phase, maps);
         quota.note(self.cookie, namespace, self.routes.len());
         written?;
-        let (ifaces, left_out) = ifaces::of_policy(snapshot, policy);
+        let (ifaces, omitted) = ifaces::of_policy(snapshot, policy);
         self.write_ifaces(&ifaces, phase, maps)?;
         self.set(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
         let rules_ignore_it = policy.rules_ignore_capture_range();
@@ -201,7 +201,7 @@ impl PodRows {
         );
         self.set(POD_ANY_ADDRESS, false);
         self.set(address_filter::of(&self.routes), true);
-        Ok(note.into_iter().chain(ifaces::note(left_out)).collect())
+        Ok(note.into_iter().chain(ifaces::note(omitted)).collect())
     }
 
     fn write_routes(
@@ -334,7 +334,7 @@ impl PodRows {
     /// Removes the pod's routes.
     ///
     /// # Errors
-    /// If the map cannot be written; what is left is remembered.
+    /// If the map cannot be written; what remains is remembered.
     pub fn remove_routes(&mut self, maps: &Maps, quota: &mut RouteQuota) -> Result<()> {
         self.write_selectors([None; 2], maps)?;
         let removed = self.remove_other_routes(&HashMap::new(), maps);
@@ -355,7 +355,7 @@ impl PodRows {
     /// Removes the pod's interface rows.
     ///
     /// # Errors
-    /// If the map cannot be written; what is left is remembered.
+    /// If the map cannot be written; what remains is remembered.
     pub fn remove_ifaces(&mut self, maps: &Maps) -> Result<()> {
         self.remove_other_ifaces(&HashMap::new(), maps)
     }

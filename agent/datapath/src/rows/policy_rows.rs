@@ -10,7 +10,7 @@ use sidetrack_common::{
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 use sidetrack_policy::compiled::{CompiledPolicy, ListRows};
-use sidetrack_reconcile::policies::LeftPolicy;
+use sidetrack_reconcile::policies::EarlierPolicy;
 
 use super::RowCheck;
 use crate::kernel::maps::Maps;
@@ -70,11 +70,11 @@ pub fn highest(maps: &Maps) -> io::Result<Option<PolicyId>> {
 ///
 /// # Errors
 /// If a map cannot be read.
-pub fn left(maps: &Maps) -> io::Result<Vec<LeftPolicy>> {
+pub fn earlier(maps: &Maps) -> io::Result<Vec<EarlierPolicy>> {
     let rows = maps.policies.rows()?.into_iter();
-    let mut left: BTreeMap<u32, LeftPolicy> = rows
+    let mut earlier: BTreeMap<u32, EarlierPolicy> = rows
         .map(|(id, row)| {
-            let policy = LeftPolicy {
+            let policy = EarlierPolicy {
                 id: PolicyId::new(id),
                 row,
                 lists: ListRows::default(),
@@ -82,25 +82,25 @@ pub fn left(maps: &Maps) -> io::Result<Vec<LeftPolicy>> {
             (id, policy)
         })
         .collect();
-    if left.is_empty() {
+    if earlier.is_empty() {
         return Ok(Vec::new());
     }
     for (key, position) in maps.ports.rows()? {
-        if let Some(policy) = left.get_mut(&key.policy) {
+        if let Some(policy) = earlier.get_mut(&key.policy) {
             policy.lists.add_port(&key, position);
         }
     }
     for (key, position) in maps.owners.rows()? {
-        if let Some(policy) = left.get_mut(&key.policy) {
+        if let Some(policy) = earlier.get_mut(&key.policy) {
             policy.lists.add_owner(&key, position);
         }
     }
     for (key, position) in maps.ranges.rows()? {
-        if let Some(policy) = left.get_mut(&key.policy) {
+        if let Some(policy) = earlier.get_mut(&key.policy) {
             policy.lists.add_range(&key, position);
         }
     }
-    Ok(left.into_values().collect())
+    Ok(earlier.into_values().collect())
 }
 
 /// Removes the rows of all policies but these, and but those that pod rows name.
@@ -191,19 +191,19 @@ impl WrittenPolicies {
         let next = self.next.take();
         let first = used.partition_point(|(id, _)| next.is_some_and(|next| *id < next));
         used.rotate_left(first);
-        let mut left = LIST_ROWS_AT_A_TIME;
+        let mut remaining = LIST_ROWS_AT_A_TIME;
         let mut damaged = BTreeMap::new();
         for (id, policy) in used {
             let mut own = RowCheck::comparing();
             own.row(&maps.policies, &id.get(), &policy.row())?;
             // A policy without its row refuses everything, so its lists are compared now.
-            if left == 0 && own.differing == 0 {
+            if remaining == 0 && own.differing == 0 {
                 self.next.get_or_insert(id);
                 continue;
             }
             let written = self.written.entry(id);
             let written = written.or_insert_with(|| WrittenPolicy::of(policy, id.get()));
-            left = left.saturating_sub(written.len());
+            remaining = remaining.saturating_sub(written.len());
             let mut check = RowCheck::comparing();
             written.check(id, maps, &mut check)?;
             if check.differing > 0 {

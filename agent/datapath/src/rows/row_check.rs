@@ -17,7 +17,7 @@ pub struct RowCheck {
 }
 
 impl RowCheck {
-    /// Rows are left as they are.
+    /// Rows stay as they are.
     #[must_use]
     pub fn comparing() -> Self {
         Self {

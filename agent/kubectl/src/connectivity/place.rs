@@ -136,16 +136,16 @@ impl Place {
         });
         let api: Api<Namespace> = Api::all(self.client.clone());
         let deleted = tokio::time::timeout(WAIT_TIMEOUT, api.delete(&self.name, &own)).await;
-        let left = || {
+        let remains = || {
             format!(
-                "namespace {0} is left: kubectl delete namespace {0} removes it",
+                "namespace {0} remains: kubectl delete namespace {0} removes it",
                 self.name
             )
         };
         deleted
-            .with_context(left)?
+            .with_context(remains)?
             .map_err(plain)
-            .with_context(left)
+            .with_context(remains)
             .map(drop)
     }
 

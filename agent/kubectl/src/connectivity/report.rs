@@ -37,7 +37,7 @@ pub struct ConnectivityReport {
 impl ConnectivityReport {
     /// Of a run in a namespace.
     pub fn new(namespace: &str, tests: Vec<Row>) -> Self {
-        debug_assert!(tests.len() > cases::count(), "nothing is left out");
+        debug_assert!(tests.len() > cases::count(), "nothing is omitted");
         let passed = tests.iter().filter(|row| row.passed).count();
         Self {
             namespace: namespace.to_owned(),

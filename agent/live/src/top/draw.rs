@@ -120,10 +120,10 @@ fn heading(view: &View, width: u16) -> Line<'static> {
     let room = usize::from(width).saturating_sub(TITLE.len() + right.len() + 1);
     // A node's name may be long, and can be cut: the user has chosen the node.
     let who = cut(&who, room.saturating_sub(rest.chars().count()));
-    let left = cut(&format!("{who}{rest}"), room);
+    let start = cut(&format!("{who}{rest}"), room);
     Line::from(vec![
         Span::styled(TITLE, bold),
-        Span::raw(format!("{left:<room$} {right}")),
+        Span::raw(format!("{start:<room$} {right}")),
     ])
 }
 
@@ -291,7 +291,7 @@ fn nothing(view: &View) -> &'static str {
     if view.nodes.is_empty() {
         "the first answer is awaited"
     } else if view.nodes.values().all(|node| node.report.pods.is_empty()) {
-        "no pod is known: `sidetrack pods` shows those that are left alone, and why"
+        "no pod is known: `sidetrack pods` shows those that are not intercepted, and why"
     } else {
         "no pod has this name or namespace: Esc shows all names"
     }

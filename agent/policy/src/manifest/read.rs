@@ -47,7 +47,7 @@ pub(super) fn read_bounded(input: impl Read, is_json: bool) -> Result<String> {
     Ok(text)
 }
 
-/// The documents of a file, empty ones left out.
+/// The documents of a file, without the empty ones.
 pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
     if !is_json {
         return parse_yaml(text, MAX_NODES);

@@ -369,7 +369,7 @@ fn validated(raw: &Raw, settings: &mut Settings) -> Policy {
     policy
 }
 
-/// What is left alone by user.
+/// What is not redirected by user.
 fn users(found: Option<&Sourced>, settings: &mut Settings) -> Vec<OwnerExclusion> {
     let users = settings.list(found, ';', for_users);
     let users: Vec<OwnerExclusion> = users.into_iter().flatten().collect();
@@ -401,7 +401,7 @@ fn ipv4_only(text: &str) -> Result<bool, String> {
     }
 }
 
-/// `protocols:ports:users`, where one or two may be left out from the left: a rule for each protocol.
+/// `protocols:ports:users`, where the first one or two may be omitted: a rule for each protocol.
 fn for_users(text: &str) -> Result<Vec<OwnerExclusion>, String> {
     let mut parts = text.rsplit(':');
     let users = parts.next().unwrap_or_default();

@@ -50,7 +50,7 @@ impl Policy {
         })
     }
 
-    /// Whether port 53 is left out of the rules about connections that stay in the pod.
+    /// Whether port 53 is exempt from the rules about connections that stay in the pod.
     pub(crate) fn dns_passes_local(&self) -> bool {
         let passes = matches!(self.dialect, Dialect::V1_13 | Dialect::Current);
         passes && self.dns_block().is_some()

@@ -38,7 +38,7 @@ pub(super) fn nat(policy: &Policy, family: Family) -> Vec<Line> {
     list.lines
 }
 
-/// What is left alone by user.
+/// What is not redirected by user.
 fn excluded(entry: &OwnerExclusion) -> String {
     let protocol = match entry.protocol {
         Some(Protocol::Udp) => "udp",

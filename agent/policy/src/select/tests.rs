@@ -233,8 +233,8 @@ fn the_inject_label_wins_over_the_annotation() {
     };
     let by_label = both("true", "false");
     assert_eq!(selected(&by_label, Enroll::Injected, None), Ok(()));
-    let left = both("false", "true");
-    let reason = selected(&left, Enroll::Injected, None);
+    let skipped = both("false", "true");
+    let reason = selected(&skipped, Enroll::Injected, None);
     assert_eq!(reason, Err(Skipped::NotInjected));
 }
 

@@ -253,11 +253,11 @@ impl<N: Node> Core<N> {
     /// The manifest cannot be followed. The previous policy stays active, also if an earlier agent
     /// wrote it.
     fn reject(&mut self, name: &PodRef, reason: String) {
-        let left = self.earlier.holds(name);
+        let has_earlier = self.earlier.holds(name);
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
-        let kept = if record.enrollment().is_some() || left {
+        let kept = if record.enrollment().is_some() || has_earlier {
             "; the previous policy stays active"
         } else {
             ""
@@ -267,7 +267,7 @@ impl<N: Node> Core<N> {
         if is_new {
             error!(pod = %name, origin = record.origin, "{reason}{kept}");
         }
-        record.settle(PodState::Rejected, left, Some(reason.clone()));
+        record.settle(PodState::Rejected, has_earlier, Some(reason.clone()));
         if is_new {
             self.record_event(name, POLICY_REJECTED, format!("{reason}{kept}"));
         }

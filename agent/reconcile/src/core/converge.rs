@@ -238,7 +238,7 @@ impl<N: Node> Core<N> {
 
     /// Notes what became of an attempt.
     fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
-        let left = self.earlier.holds(name);
+        let has_earlier = self.earlier.holds(name);
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
@@ -265,7 +265,7 @@ impl<N: Node> Core<N> {
         } else {
             PodState::Rejected
         };
-        record.settle(state, left, Some(reason.clone()));
+        record.settle(state, has_earlier, Some(reason.clone()));
         if is_new && !waiting {
             self.record_event(name, NOT_ENROLLED, reason);
         }

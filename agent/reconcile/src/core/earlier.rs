@@ -9,25 +9,25 @@ use tracing::{info, warn};
 
 use super::{Core, leave::Leftover};
 use crate::{
-    node::{LeftRows, Node},
+    node::{EarlierRows, Node},
     state::State,
 };
 
-/// What earlier agents left, by namespace.
+/// The rows of earlier agents, by namespace.
 #[derive(Debug)]
 pub(super) struct Earlier<N: Node> {
-    pods: BTreeMap<NetnsCookie, LeftRows<N::Rows>>,
+    pods: BTreeMap<NetnsCookie, EarlierRows<N::Rows>>,
 }
 
 impl<N: Node> Earlier<N> {
-    pub(super) fn new(left: Vec<LeftRows<N::Rows>>) -> Self {
-        let pods = left.into_iter().map(|left| (left.cookie, left));
+    pub(super) fn new(all: Vec<EarlierRows<N::Rows>>) -> Self {
+        let pods = all.into_iter().map(|rows| (rows.cookie, rows));
         Self {
             pods: pods.collect(),
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &LeftRows<N::Rows>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &EarlierRows<N::Rows>> {
         self.pods.values()
     }
 
@@ -37,7 +37,7 @@ impl<N: Node> Earlier<N> {
 
     /// Inodes of the namespaces of pods; remains without a pod have none.
     pub(super) fn inodes(&self) -> impl Iterator<Item = NetnsInode> {
-        self.pods.values().map(|left| left.inode)
+        self.pods.values().map(|it| it.inode)
     }
 
     pub(super) fn name(&self, cookie: NetnsCookie) -> Option<&PodRef> {
@@ -47,8 +47,8 @@ impl<N: Node> Earlier<N> {
     /// Inode of the namespace a pod was enrolled in.
     pub(super) fn inode(&self, name: &PodRef) -> Option<NetnsInode> {
         let mut all = self.pods.values();
-        all.find(|left| left.pod.as_ref() == Some(name))
-            .map(|left| left.inode)
+        all.find(|it| it.pod.as_ref() == Some(name))
+            .map(|it| it.inode)
     }
 
     pub(super) fn holds(&self, name: &PodRef) -> bool {
@@ -59,13 +59,13 @@ impl<N: Node> Earlier<N> {
         Some(&self.pods.get(&cookie)?.rows)
     }
 
-    pub(super) fn take(&mut self, cookie: NetnsCookie) -> Option<LeftRows<N::Rows>> {
+    pub(super) fn take(&mut self, cookie: NetnsCookie) -> Option<EarlierRows<N::Rows>> {
         self.pods.remove(&cookie)
     }
 
     /// A pod could not be enrolled again; these are its rows now.
-    pub(super) fn restore(&mut self, left: LeftRows<N::Rows>) {
-        self.pods.insert(left.cookie, left);
+    pub(super) fn restore(&mut self, rows: EarlierRows<N::Rows>) {
+        self.pods.insert(rows.cookie, rows);
     }
 }
 
@@ -91,18 +91,18 @@ impl<N: Node> Core<N> {
         }
     }
 
-    /// Removes what an earlier agent left of a pod: its namespace is gone, or it is not to be kept.
+    /// Removes what remains of a pod of an earlier agent: its namespace is gone, or it is not to be kept.
     pub async fn forget_earlier(&mut self, cookie: NetnsCookie) {
-        let Some(left) = self.earlier.take(cookie) else {
+        let Some(earlier) = self.earlier.take(cookie) else {
             return;
         };
-        let name = left.pod.as_ref().map(ToString::to_string);
-        info!(pod = name, %cookie, "remove what an earlier agent left of the pod");
-        let rows = Leftover::new(left.rows, None, self.node.now());
+        let name = earlier.pod.as_ref().map(ToString::to_string);
+        info!(pod = name, %cookie, "remove what remains of the pod of an earlier agent");
+        let rows = Leftover::new(earlier.rows, None, self.node.now());
         self.remove_rows(cookie, rows, None).await;
-        let record = left.pod.and_then(|name| self.pods.get_mut(&name));
+        let record = earlier.pod.and_then(|name| self.pods.get_mut(&name));
         if let Some(record) = record
-            && let State::LeftByEarlier { reason, .. } = &mut record.state
+            && let State::OfEarlierAgent { reason, .. } = &mut record.state
         {
             let reason = reason.take();
             record.state = State::Rejected { reason };
@@ -110,16 +110,16 @@ impl<N: Node> Core<N> {
         }
     }
 
-    /// Removes what earlier agents left, except what is to be kept.
+    /// Removes the rows of earlier agents, except what is to be kept.
     pub(super) async fn drop_earlier(&mut self, keep: impl Fn(&PodRef, NetnsInode) -> bool) {
         let is_kept =
-            |left: &LeftRows<N::Rows>| left.pod.as_ref().is_some_and(|pod| keep(pod, left.inode));
+            |it: &EarlierRows<N::Rows>| it.pod.as_ref().is_some_and(|pod| keep(pod, it.inode));
         let gone: Vec<NetnsCookie> = self
             .earlier
             .pods
             .values()
-            .filter(|left| !is_kept(left))
-            .map(|left| left.cookie)
+            .filter(|it| !is_kept(it))
+            .map(|it| it.cookie)
             .collect();
         for cookie in gone {
             self.forget_earlier(cookie).await;

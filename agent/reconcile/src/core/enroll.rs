@@ -34,7 +34,7 @@ impl<N: Node> Core<N> {
         // Once in a pod's life.
         let starting = (goal.starting || fresh) && !record.started;
         let uid = record.uid.clone();
-        let left = self.earlier.holds(name);
+        let was_earlier = self.earlier.holds(name);
         let opened = self.node.open(found).await?;
         if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
             return Err(EnrollError::NamespaceInUse {
@@ -89,7 +89,7 @@ impl<N: Node> Core<N> {
             record.started = true;
             record.search = ListenerSearch::new(now);
             // A pod of an earlier agent was intercepted all along.
-            let since = record.wanted_since.take().filter(|_| !left);
+            let since = record.wanted_since.take().filter(|_| !was_earlier);
             let waited = since.map(|since| now.saturating_duration_since(since));
             self.enrollment_waits.extend(waited);
         }
@@ -101,7 +101,7 @@ impl<N: Node> Core<N> {
                 .await;
         }
         // For a pod that an earlier agent had enrolled nothing has changed.
-        if !left {
+        if !was_earlier {
             self.record_event(name, ENROLLED, notes.join("; "));
             self.report_unknown(name, &goal.policy);
         }
@@ -135,8 +135,8 @@ impl<N: Node> Core<N> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
         let cookie = opened.cookie;
         // Rows that are in the kernel already are replaced, not doubled.
-        let left = self.rows_in(cookie).cloned();
-        let rows = self.node.rows(name, uid, &opened, left)?;
+        let present = self.rows_in(cookie).cloned();
+        let rows = self.node.rows(name, uid, &opened, present)?;
         let (policy_id, compiled) = self.acquire(name, compiled)?;
         let mut replaced = self.take_replaced(cookie);
         let mut link = opened.link;

@@ -57,7 +57,7 @@ impl<N: Node> Core<N> {
         if clean {
             info!(pod = %name, "released: {reason}");
         } else {
-            warn!(pod = %name, "released, and rows of it are left: {reason}; they are removed later");
+            warn!(pod = %name, "released, and rows of it remain: {reason}; they are removed later");
         }
     }
 
@@ -165,8 +165,8 @@ impl<N: Node> Core<N> {
             return;
         };
         let mut gone = Vec::new();
-        for left in self.earlier.iter() {
-            let record = left.pod.as_ref().and_then(|name| self.pods.get(name));
+        for earlier in self.earlier.iter() {
+            let record = earlier.pod.as_ref().and_then(|name| self.pods.get(name));
             let is_skipped = record.is_some_and(|it| it.state() == PodState::Skipped);
             // An enrolled pod is elsewhere than where an earlier agent had it.
             let is_awaited = record.is_some_and(|it| {
@@ -174,11 +174,11 @@ impl<N: Node> Core<N> {
             });
             let mut runs = || {
                 let processes = processes.get_or_insert_with(|| self.processes());
-                processes.any_in(left.inode)
+                processes.any_in(earlier.inode)
             };
-            let may_stay = running_counts && left.pod.is_some() && !is_skipped;
+            let may_stay = running_counts && earlier.pod.is_some() && !is_skipped;
             if !(is_awaited || may_stay && runs()) {
-                gone.push(left.cookie);
+                gone.push(earlier.cookie);
             }
         }
         for cookie in gone {

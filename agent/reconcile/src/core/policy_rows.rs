@@ -66,9 +66,9 @@ impl<N: Node> Core<N> {
     /// Removes policies of earlier agents that no pod's row names. The others may still be used.
     fn sweep_policies(&mut self) -> Result<(), NodeError> {
         self.node.sweep_policies(&self.policies.ids())?;
-        if self.policies.has_left() {
-            let left = self.node.left_policies()?;
-            self.policies.swept(left);
+        if self.policies.has_earlier() {
+            let earlier = self.node.earlier_policies()?;
+            self.policies.swept(earlier);
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl<N: Node> Core<N> {
     /// Removes the rows of policies that have been out of use for long enough.
     pub(super) fn tidy_policies(&mut self) {
         let now = self.node.now();
-        while self.turn.left() > 0
+        while self.turn.remaining() > 0
             && let Some(retired) = self.policies.take_due(now)
         {
             self.turn.add(&retired.policy);

@@ -83,7 +83,7 @@ impl<N: Node> Core<N> {
         let pods: Vec<_> = pods.map(|(_, it)| it).collect();
         let policies = self.policies.in_use().collect();
         let mut findings = self.node.look(policies, &pods);
-        let mut detached = self.left_by_earlier();
+        let mut detached = self.pods_of_earlier_agents();
         detached.retain(|(cookie, inode, _)| !self.node.has_inbound_link(*cookie, *inode));
         if !detached.is_empty() {
             let inodes = detached.iter().map(|(_, inode, _)| *inode).collect();

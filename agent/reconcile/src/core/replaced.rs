@@ -6,7 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 
 use super::{Core, leave::Leftover};
-use crate::node::{Enrollment, LeftRows, Node};
+use crate::node::{Enrollment, EarlierRows, Node};
 
 /// Whose rows an enrollment replaces. Its own rows begin with a copy of them.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) enum Replaced<N: Node> {
     /// There are none.
     Nothing,
     /// An earlier agent's.
-    Earlier(LeftRows<N::Rows>),
+    Earlier(EarlierRows<N::Rows>),
     /// Of a pod that departed from the namespace and is back.
     Departing(PodRef, Box<Enrollment<N>>),
     /// Of a removal that has failed. The pod's row may still name the policy.
@@ -28,21 +28,21 @@ impl<N: Node> Core<N> {
         let earlier = self.earlier.rows(cookie);
         earlier
             .or_else(|| departing.map(|(_, it)| &it.rows))
-            .or_else(|| self.leftovers.get(&cookie).map(|left| &left.rows))
+            .or_else(|| self.leftovers.get(&cookie).map(|it| &it.rows))
     }
 
     /// Takes what the namespace's rows are of.
     pub(super) fn take_replaced(&mut self, cookie: NetnsCookie) -> Replaced<N> {
-        if let Some(left) = self.earlier.take(cookie) {
-            return Replaced::Earlier(left);
+        if let Some(rows) = self.earlier.take(cookie) {
+            return Replaced::Earlier(rows);
         }
         let is_it = |(_, it): &(PodRef, Enrollment<N>)| it.cookie == cookie;
         if let Some(position) = self.departing.iter().position(is_it) {
             let (name, departed) = self.departing.swap_remove(position);
             return Replaced::Departing(name, Box::new(departed));
         }
-        let left = self.leftovers.remove(&cookie);
-        left.map_or(Replaced::Nothing, |left| Replaced::Leftover(left.policy))
+        let leftover = self.leftovers.remove(&cookie);
+        leftover.map_or(Replaced::Nothing, |it| Replaced::Leftover(it.policy))
     }
 
     /// The new rows are active: no row names the replaced policy any more.
@@ -60,9 +60,9 @@ impl<N: Node> Core<N> {
         let cookie = failed.cookie;
         self.release_policy(&failed.compiled);
         let policy = match replaced {
-            Replaced::Earlier(left) => {
+            Replaced::Earlier(earlier) => {
                 let rows = failed.rows;
-                return self.earlier.restore(LeftRows { rows, ..left });
+                return self.earlier.restore(EarlierRows { rows, ..earlier });
             }
             Replaced::Departing(name, departed) => {
                 let enrollment = Enrollment {

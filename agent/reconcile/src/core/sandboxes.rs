@@ -106,18 +106,18 @@ impl<N: Node> Core<N> {
         if enrolled_at.is_some_and(|at| at != inode) {
             self.depart(&name, "its sandbox was made anew").await;
         }
-        let left_at = self.earlier.inode(&name);
+        let earlier_at = self.earlier.inode(&name);
         self.sandboxes.by_uid.insert(
             sandbox.uid.clone(),
             Known {
                 pod: name.clone(),
                 container: sandbox.container.clone(),
                 found: found.clone(),
-                fresh: enrolled_at != Some(inode) && left_at != Some(inode),
+                fresh: enrolled_at != Some(inode) && earlier_at != Some(inode),
             },
         );
         // Nothing runs in it yet, unless this is the second request.
-        let first = enrolled_at.is_none() && left_at.is_none();
+        let first = enrolled_at.is_none() && earlier_at.is_none();
         let mut processes = first.then(N::Processes::none);
         self.converge(&name, &mut processes).await;
         self.changed = true;
@@ -152,7 +152,7 @@ impl<N: Node> Core<N> {
         }
     }
 
-    /// Whether a pod is as [`Core::attach`] left it.
+    /// Whether a pod is as [`Core::attach`] made it.
     pub fn check(&self, sandbox: &Sandbox) -> CniAnswer {
         let inode = NetnsInode::new(sandbox.inode);
         let record = self.pods.get(&sandbox.pod());

@@ -34,7 +34,7 @@ impl Turn {
     }
 
     /// Rows that may still be written.
-    pub(super) fn left(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         MAX_ROWS.saturating_sub(self.rows)
     }
 
@@ -47,7 +47,7 @@ impl Turn {
 
     /// A pod with long lists whose turn it is.
     pub(super) fn pop(&mut self) -> Option<PodRef> {
-        if self.left() == 0 {
+        if self.remaining() == 0 {
             return None;
         }
         self.long.pop_front()

@@ -9,7 +9,7 @@ use std::{
 use sidetrack_common::ids::PolicyId;
 use sidetrack_policy::{Policy, compiled::CompiledPolicy, spans};
 
-use super::{GRACE, LeftPolicy, Policies};
+use super::{GRACE, EarlierPolicy, Policies};
 
 fn policy(port: u16) -> CompiledPolicy {
     Policy {
@@ -124,8 +124,8 @@ fn a_policy_that_was_not_written_whole_is_removed_and_not_used() {
     assert_ne!(policies.next_id(), id);
 }
 
-fn left(id: u32, policy: &CompiledPolicy) -> LeftPolicy {
-    LeftPolicy {
+fn earlier(id: u32, policy: &CompiledPolicy) -> EarlierPolicy {
+    EarlierPolicy {
         id: PolicyId::new(id),
         row: policy.row(),
         lists: policy.list_rows(),
@@ -135,7 +135,7 @@ fn left(id: u32, policy: &CompiledPolicy) -> LeftPolicy {
 #[test]
 fn a_policy_of_an_earlier_agent_keeps_its_id() {
     let now = Instant::now();
-    let earlier = vec![left(3, &policy(1)), left(4, &policy(2))];
+    let earlier = vec![earlier(3, &policy(1)), earlier(4, &policy(2))];
     let mut policies = Policies::after(Some(PolicyId::new(4)), earlier.clone());
     // Nothing is this agent's before a pod uses it.
     assert!(policies.ids().is_empty());
@@ -150,7 +150,7 @@ fn a_policy_of_an_earlier_agent_keeps_its_id() {
     assert_eq!(reuse(&mut policies, &policy(1)), Some(PolicyId::new(3)));
     // What was swept is gone, what is still named stays to be used.
     policies.swept(earlier[..1].to_vec());
-    assert!(!policies.has_left());
+    assert!(!policies.has_earlier());
     assert_eq!(reuse(&mut policies, &policy(2)), None);
     policies.swept(earlier);
     assert_eq!(reuse(&mut policies, &policy(2)), Some(PolicyId::new(4)));
@@ -165,7 +165,7 @@ fn a_policy_with_other_lists_is_another_one() {
         }
         .compile()
     };
-    let mut policies = Policies::after(None, vec![left(3, &with(&[80, 81]))]);
+    let mut policies = Policies::after(None, vec![earlier(3, &with(&[80, 81]))]);
     for other in [with(&[81, 80]), with(&[80]), with(&[80, 81, 82])] {
         assert_eq!(reuse(&mut policies, &other), None);
     }

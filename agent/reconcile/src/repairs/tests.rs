@@ -12,7 +12,7 @@ use super::{
 };
 
 const OWN: NetnsCookie = NetnsCookie::new(7);
-const LEFT: NetnsCookie = NetnsCookie::new(8);
+const EARLIER: NetnsCookie = NetnsCookie::new(8);
 const STRANGE: NetnsCookie = NetnsCookie::new(9);
 
 fn pin() -> PathBuf {
@@ -20,20 +20,20 @@ fn pin() -> PathBuf {
 }
 
 fn decided(findings: Findings) -> Vec<Repair> {
-    decide(findings, &BTreeSet::from([OWN]), &BTreeSet::from([LEFT]))
+    decide(findings, &BTreeSet::from([OWN]), &BTreeSet::from([EARLIER]))
 }
 
 fn damaged() -> Findings {
     Findings {
         policies: [(PolicyId::new(3), 2)].into(),
         rows: vec![(OWN, 4)],
-        pods: vec![OWN, LEFT, STRANGE],
+        pods: vec![OWN, EARLIER, STRANGE],
         maps: vec![("POD_BY_NETNS", pin())],
         inbound_is_inactive: true,
         links: vec![
             (LinkId::Hook("connect4"), LinkLoss::Detached),
             (LinkId::Inbound(OWN), LinkLoss::Detached),
-            (LinkId::Inbound(LEFT), LinkLoss::Detached),
+            (LinkId::Inbound(EARLIER), LinkLoss::Detached),
         ],
         directory: Some(pin()),
         ..Findings::default()
@@ -43,7 +43,7 @@ fn damaged() -> Findings {
 #[test]
 fn nothing_follows_from_what_is_whole() {
     let findings = Findings {
-        pods: vec![OWN, LEFT],
+        pods: vec![OWN, EARLIER],
         ..Findings::default()
     };
     assert_eq!(decided(findings), []);
@@ -93,7 +93,7 @@ fn hooks_stay_while_their_cgroup_is_gone_or_another_one() {
 fn earlier_pods_are_attached_where_they_run_and_forgotten_where_nothing_does() {
     let findings = |found, has_processes| Findings {
         earlier: vec![EarlierFinding {
-            cookie: LEFT,
+            cookie: EARLIER,
             inode: NetnsInode::new(1),
             found,
             has_processes,
@@ -102,13 +102,13 @@ fn earlier_pods_are_attached_where_they_run_and_forgotten_where_nothing_does() {
     };
     let at = |cookie| findings(Some((pin(), cookie)), true);
     let attached = Repair::AttachEarlier {
-        cookie: LEFT,
+        cookie: EARLIER,
         inode: NetnsInode::new(1),
         path: pin(),
     };
-    assert_eq!(decided(at(Some(LEFT))), [attached]);
+    assert_eq!(decided(at(Some(EARLIER))), [attached]);
     assert_eq!(decided(at(None)), []);
-    let forgotten = [Repair::ForgetEarlier(LEFT)];
+    let forgotten = [Repair::ForgetEarlier(EARLIER)];
     assert_eq!(
         decided(at(Some(STRANGE))),
         forgotten,
@@ -162,11 +162,11 @@ fn failures_are_forgotten_by_looks_that_could_see_them() {
     for part in [link, Part::Cgroup] {
         backoff.failed(part, String::new(), now);
     }
-    let left = |backoff: &Backoff| backoff.problems(now).map(|it| it.0).collect::<Vec<_>>();
+    let remaining = |backoff: &Backoff| backoff.problems(now).map(|it| it.0).collect::<Vec<_>>();
     backoff.retain(Scope::InboundLinks, &BTreeSet::from([link]));
-    assert_eq!(left(&backoff), [Part::Cgroup, link]);
+    assert_eq!(remaining(&backoff), [Part::Cgroup, link]);
     backoff.retain(Scope::InboundLinks, &BTreeSet::new());
-    assert_eq!(left(&backoff), [Part::Cgroup]);
+    assert_eq!(remaining(&backoff), [Part::Cgroup]);
     backoff.retain(Scope::All, &BTreeSet::new());
     assert!(backoff.is_empty());
 }
@@ -238,5 +238,5 @@ fn every_repair_says_what_was_done_and_is_counted_by_its_kind() {
     }
     let missing = link(LinkId::Callbacks(OWN), LinkLoss::Missing);
     assert_eq!(missing.report("a/b"), None);
-    assert_eq!(Repair::ForgetEarlier(LEFT).report("a/b"), None);
+    assert_eq!(Repair::ForgetEarlier(EARLIER).report("a/b"), None);
 }

@@ -38,7 +38,7 @@ impl Repair {
             Self::RemoveHandshakes(rows) => (
                 RepairKind::Row,
                 format!(
-                    "{} handshakes were left by connections that are gone: removed them",
+                    "{} handshakes remained of connections that are gone: removed them",
                     rows.len()
                 ),
             ),
@@ -132,7 +132,7 @@ impl Part {
                 program.purpose()
             ),
             Self::InboundProgram | Self::Cgroup | Self::Directory => why.to_owned(),
-            Self::Handshakes => format!("remove handshakes that are left: {why}"),
+            Self::Handshakes => format!("remove handshakes that remain: {why}"),
         }
     }
 }

@@ -72,13 +72,13 @@ impl World {
         let started = self.started.contains(&(pod, rows.uid.clone()));
         let passes = self.tables.before_sidecar.contains(&cookie);
         let expected = policy.before_sidecar && starting && !started;
-        if expected && !self.left.contains(&cookie) && !self.is_served(cookie) {
+        if expected && !self.earlier.contains(&cookie) && !self.is_served(cookie) {
             self.require(passes, || {
                 "a starting pod may not pass its sidecar although its policy says so".to_owned()
             });
         }
         // A leave that an earlier enrollment was given has no effect under this policy.
-        let own = !self.faults.fired && !self.left.contains(&cookie);
+        let own = !self.faults.fired && !self.earlier.contains(&cookie);
         self.require(!(own && passes) || policy.before_sidecar, || {
             "a pod may pass its sidecar although its policy does not say so".to_owned()
         });

@@ -362,7 +362,7 @@ fn a_pod_is_not_opted_out_by_the_end_of_its_namespace() {
 }
 
 #[test]
-fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
+fn a_pod_that_cannot_be_enrolled_is_skipped_for_its_istio_init() {
     let mut run = Run::after(true, &[Event::Create(0, Variant::Bad)]);
     list_changed(&mut run, |document| {
         let init = Variant::Bad.with_istio_init().pod;
@@ -372,7 +372,7 @@ fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert!(matches!(answer, CniAnswer::Skipped(_)), "{answer:?}");
     assert!(
-        reason(&answer).ends_with("; it is left to its istio-init"),
+        reason(&answer).ends_with("; its istio-init sets up redirection instead"),
         "{answer:?}"
     );
     assert_eq!(run.core.check(&sandbox), answer);

@@ -21,7 +21,7 @@ const TICKS: [u64; 14] = [
 
 impl Run {
     /// Waits until everything has converged and checks it, then removes all pods and checks that
-    /// nothing is left.
+    /// nothing remains.
     pub fn finish(&mut self) {
         self.settle();
         self.check_pods();
@@ -39,9 +39,9 @@ impl Run {
         self.settle();
         self.check_core();
         let mut world = self.world.borrow_mut();
-        let left = !world.tables.cookies().is_empty() || !world.tables.policy_ids().is_empty();
-        if left {
-            let text = format!("rows are left: {:?}", world.tables);
+        let remains = !world.tables.cookies().is_empty() || !world.tables.policy_ids().is_empty();
+        if remains {
+            let text = format!("rows remain: {:?}", world.tables);
             world.violate(text);
         }
     }
@@ -130,9 +130,9 @@ impl Run {
             }
         }
         let pods: BTreeSet<NetnsCookie> = world.tables.pods.keys().copied().collect();
-        let left = world.tables.cookies_besides_pods();
-        for cookie in left.difference(&pods) {
-            problems.push(format!("rows of {cookie} are left"));
+        let remaining = world.tables.cookies_besides_pods();
+        for cookie in remaining.difference(&pods) {
+            problems.push(format!("rows of {cookie} remain"));
         }
         if world.tables.named() != world.tables.policy_ids() {
             problems.push(format!(
@@ -147,10 +147,10 @@ impl Run {
         for (cookie, namespace) in &world.namespaces {
             let excused = world.faults.fired || self.restarts > 0;
             if namespace.has_self_v6 && !pods.contains(cookie) && !excused {
-                problems.push(format!("::6 is left in {cookie}"));
+                problems.push(format!("::6 remains in {cookie}"));
             }
             if namespace.has_return_route && !pods.contains(cookie) && !excused {
-                problems.push(format!("a return route is left in {cookie}"));
+                problems.push(format!("a return route remains in {cookie}"));
             }
         }
         problems.extend(world.lost_of_node());
@@ -234,9 +234,9 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     }
     // Until a pod is found, an earlier agent's row of its name counts.
     let mut of_name = world.tables.pods.values().filter(|row| row.pod == pod.name);
-    let is_left = of_name.next().is_some() && !has_row;
+    let is_earlier = of_name.next().is_some() && !has_row;
     if pod.variant == Variant::Bad {
-        return match (has_row, is_left) {
+        return match (has_row, is_earlier) {
             // The row may be of a namespace the pod has departed from.
             (true, _) if world.faults.fired || has_several(world, pod) => {
                 vec![PodState::Outdated, PodState::Rejected]
@@ -254,7 +254,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
         return if has_row {
             // Its policy may have changed meanwhile.
             vec![PodState::Enrolled, PodState::Outdated]
-        } else if is_left {
+        } else if is_earlier {
             vec![PodState::Waiting, PodState::Rejected, PodState::Enrolled]
         } else if unknown && !found.is_empty() {
             vec![PodState::Waiting, PodState::Rejected]
@@ -264,7 +264,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     }
     let has_room = pod.name.name.len() <= 20;
     let lacks_user = |cookie: &NetnsCookie| world.namespaces[cookie].users == Users::TooFew;
-    if found.iter().any(lacks_user) && (has_row || is_left) {
+    if found.iter().any(lacks_user) && (has_row || is_earlier) {
         // It may have been enrolled in another namespace before.
         return vec![PodState::Rejected, PodState::Enrolled, PodState::Outdated];
     }

@@ -13,8 +13,8 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Processes, Step,
-    node::{KnownListeners, LeftRows, NO_PROCESS, Opened, Sought},
-    policies::LeftPolicy,
+    node::{KnownListeners, EarlierRows, NO_PROCESS, Opened, Sought},
+    policies::EarlierPolicy,
     repairs::{Findings, Repair},
 };
 
@@ -210,12 +210,12 @@ impl Node for FakeNode {
         pod: &PodRef,
         uid: Option<&str>,
         opened: &Opened<Link>,
-        left: Option<FakeRows>,
+        present: Option<FakeRows>,
     ) -> Result<FakeRows, NodeError> {
         if pod.name.len() > 20 {
             return Err(NodeError::Failed("the pod's name is too long".to_owned()));
         }
-        Ok(FakeRows::new(pod, uid, opened.inode, left))
+        Ok(FakeRows::new(pod, uid, opened.inode, present))
     }
 
     async fn step(
@@ -268,14 +268,14 @@ impl Node for FakeNode {
         Ok(self.world.borrow().tables.policy_ids().last().copied())
     }
 
-    fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> {
+    fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> {
         let world = self.world.borrow();
         // Lists that were altered are no policy's.
         let is_complete = |id| world.tables.lists.get(id).is_some_and(|it| it.complete);
         let all = world.tables.policies.iter();
         let all = all.filter(|(id, _)| is_complete(id));
         Ok(all
-            .map(|(id, policy)| LeftPolicy {
+            .map(|(id, policy)| EarlierPolicy {
                 id: *id,
                 row: policy.row(),
                 lists: policy.list_rows(),
@@ -291,14 +291,14 @@ impl Node for FakeNode {
         self.submit(None, op)
     }
 
-    fn left_rows(&self) -> Result<Vec<LeftRows<FakeRows>>, NodeError> {
+    fn earlier_rows(&self) -> Result<Vec<EarlierRows<FakeRows>>, NodeError> {
         let world = self.world.borrow();
         let cookies = world.tables.cookies().into_iter();
         Ok(cookies
             .map(|cookie| {
-                let rows = FakeRows::left(&world.tables, cookie);
+                let rows = FakeRows::earlier(&world.tables, cookie);
                 let row = world.tables.pods.get(&cookie);
-                LeftRows {
+                EarlierRows {
                     cookie,
                     pod: row.map(|row| row.pod.clone()),
                     inode: row.map_or(NetnsInode::new(0), |row| row.inode),

@@ -150,11 +150,11 @@ fn pods_of_an_earlier_agent_are_named_and_known() {
     let inode = run.core.enrollments().next().unwrap().1.inode;
     run.happen(Event::Restart);
     assert_eq!(run.core.known_cookies(), known);
-    let left = run.core.left_by_earlier();
+    let earlier = run.core.pods_of_earlier_agents();
     let expected = [(*known.first().unwrap(), inode, run.pods[&0].name.clone())];
-    assert_eq!(left, expected);
+    assert_eq!(earlier, expected);
     run.happen(LIST);
-    assert!(run.core.left_by_earlier().is_empty());
+    assert!(run.core.pods_of_earlier_agents().is_empty());
     assert_eq!(run.core.known_cookies(), known);
 }
 
@@ -166,15 +166,15 @@ fn a_pod_of_an_earlier_agent_that_is_not_listed_stays_while_it_runs() {
         run.happen(Event::Delete(0));
         run.list(false);
         assert_eq!(
-            run.core.left_by_earlier().len(),
+            run.core.pods_of_earlier_agents().len(),
             1,
             "the listing is not complete"
         );
         run.list(true);
-        assert_eq!(run.core.left_by_earlier().len(), usize::from(stays));
+        assert_eq!(run.core.pods_of_earlier_agents().len(), usize::from(stays));
         run.happen(Event::EndDeleted);
         run.tick(500);
-        assert!(run.core.left_by_earlier().is_empty());
+        assert!(run.core.pods_of_earlier_agents().is_empty());
         assert!(run.world.borrow().tables.pods.is_empty());
     }
 }
@@ -292,12 +292,12 @@ fn a_pod_in_a_new_namespace_gives_up_only_its_own_old_one() {
             run.happen(Event::Start(1, ORDINARY));
         }
         run.happen(Event::Restart);
-        assert_eq!(run.core.left_by_earlier().len(), 2);
+        assert_eq!(run.core.pods_of_earlier_agents().len(), 2);
         run.happen(Event::Replace(1, ORDINARY));
         run.happen(Event::List { complete: false });
         run.happen(Event::Attach(1, ORDINARY));
-        let left = run.core.left_by_earlier();
-        let names: Vec<_> = left.iter().map(|(.., name)| name.name.as_str()).collect();
+        let earlier = run.core.pods_of_earlier_agents();
+        let names: Vec<_> = earlier.iter().map(|(.., name)| name.name.as_str()).collect();
         assert_eq!(names, ["p0"]);
         // Processes in the old namespace keep it enrolled.
         assert_eq!(run.core.enrollments().count(), 1 + usize::from(runs));
@@ -324,9 +324,9 @@ fn an_earlier_namespace_of_an_enrolled_pod_goes_when_its_processes_have_ended() 
     }
     ready(run.core.retry());
     assert_eq!(run.core.enrollments().count(), 1);
-    assert_eq!(run.core.left_by_earlier().len(), 1);
+    assert_eq!(run.core.pods_of_earlier_agents().len(), 1);
     run.happen(Event::End(0));
     ready(run.core.retry());
-    assert!(run.core.left_by_earlier().is_empty());
+    assert!(run.core.pods_of_earlier_agents().is_empty());
     assert_eq!(run.core.enrollments().count(), 1);
 }

@@ -198,8 +198,8 @@ fn a_pod_of_an_earlier_agent_is_attached_where_it_runs_and_forgotten_when_it_is_
     let mut run = enrolled();
     run.happen(Event::Lose(0, DETACHED));
     run.happen(Event::Restart);
-    assert_eq!(run.core.left_by_earlier().len(), 2);
-    let cookies: Vec<_> = run.core.left_by_earlier().iter().map(|it| it.0).collect();
+    assert_eq!(run.core.pods_of_earlier_agents().len(), 2);
+    let cookies: Vec<_> = run.core.pods_of_earlier_agents().iter().map(|it| it.0).collect();
     let attached = |run: &Run, at: usize| run.world.borrow().is_attached(cookies[at]);
     assert!(!attached(&run, 0) && attached(&run, 1));
     run.world
@@ -220,11 +220,11 @@ fn a_pod_of_an_earlier_agent_is_attached_where_it_runs_and_forgotten_when_it_is_
     // Processes that cannot be seen may be there.
     run.happen(Event::Unseen(true));
     ready(run.core.repair(Scope::All));
-    assert_eq!(run.core.left_by_earlier().len(), 2);
+    assert_eq!(run.core.pods_of_earlier_agents().len(), 2);
     run.happen(Event::Unseen(false));
     ready(run.core.repair(Scope::All));
-    let left = run.core.left_by_earlier();
-    assert_eq!(left.iter().map(|it| it.0).collect::<Vec<_>>(), [cookies[1]]);
+    let earlier = run.core.pods_of_earlier_agents();
+    assert_eq!(earlier.iter().map(|it| it.0).collect::<Vec<_>>(), [cookies[1]]);
     assert!(!run.world.borrow().tables.pods.contains_key(&cookies[0]));
     no_violations(&run);
 }

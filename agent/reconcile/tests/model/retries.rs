@@ -135,14 +135,14 @@ fn states_of_a_pod_through_its_life() {
     assert!(reason.contains("OTHER"), "{reason}");
     run.happen(Event::Restart);
     run.happen(LIST);
-    let (left, reason) = state(&run);
-    assert_eq!(left, PodState::Outdated);
+    let (shown, reason) = state(&run);
+    assert_eq!(shown, PodState::Outdated);
     assert!(reason.contains("OTHER"), "{reason}");
-    assert_eq!(run.core.left_by_earlier().len(), 1);
+    assert_eq!(run.core.pods_of_earlier_agents().len(), 1);
     run.happen(Event::Vanish(0));
     run.tick(500);
     assert_eq!(state(&run).0, PodState::Rejected);
-    assert!(run.core.left_by_earlier().is_empty());
+    assert!(run.core.pods_of_earlier_agents().is_empty());
     run.happen(Event::Change(0, Variant::OptedOut));
     run.happen(LIST);
     assert_eq!(state(&run).0, PodState::Skipped);

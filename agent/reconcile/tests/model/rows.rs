@@ -68,9 +68,9 @@ pub struct FakeRows {
 }
 
 impl FakeRows {
-    pub fn new(pod: &PodRef, uid: Option<&str>, inode: NetnsInode, left: Option<Self>) -> Self {
-        let added_v6 = left.as_ref().is_some_and(|it| it.added_v6);
-        let (routes, ifaces) = left.map(|it| (it.routes, it.ifaces)).unwrap_or_default();
+    pub fn new(pod: &PodRef, uid: Option<&str>, inode: NetnsInode, present: Option<Self>) -> Self {
+        let added_v6 = present.as_ref().is_some_and(|it| it.added_v6);
+        let (routes, ifaces) = present.map(|it| (it.routes, it.ifaces)).unwrap_or_default();
         Self {
             pod: Some(pod.clone()),
             uid: uid.map(str::to_owned),
@@ -89,7 +89,7 @@ impl FakeRows {
     }
 
     /// What the tables have of a namespace.
-    pub fn left(tables: &Tables, cookie: NetnsCookie) -> Self {
+    pub fn earlier(tables: &Tables, cookie: NetnsCookie) -> Self {
         let row = tables.pods.get(&cookie);
         let of_pod = |(at, _): &(&(NetnsCookie, u32), &bool)| at.0 == cookie;
         let ifaces = tables.ifaces.iter().filter(|(at, _)| *at == cookie);

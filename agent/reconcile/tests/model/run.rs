@@ -89,7 +89,7 @@ impl Run {
             world.generation += 1;
             world.faults.crashed = false;
             world.tables.used = world.tables.policy_ids();
-            world.left = world.tables.cookies();
+            world.earlier = world.tables.cookies();
             world.applied.clear();
             world.started.clear();
         }

@@ -107,15 +107,15 @@ impl Faults {
                     self.fired = true;
                     return true;
                 }
-                Some(left) => *left -= 1,
+                Some(remaining) => *remaining -= 1,
                 None => {}
             }
         }
-        if let Some((each, left)) = &mut self.every
-            && *left > 0
+        if let Some((each, remaining)) = &mut self.every
+            && *remaining > 0
             && self.writes.is_multiple_of(*each)
         {
-            *left -= 1;
+            *remaining -= 1;
             self.fired = true;
             return true;
         }
@@ -151,7 +151,7 @@ pub struct World {
     /// Pods that this agent has enrolled.
     pub started: BTreeSet<(PodRef, Option<String>)>,
     /// Namespaces with rows when this agent began.
-    pub left: BTreeSet<NetnsCookie>,
+    pub earlier: BTreeSet<NetnsCookie>,
     /// Number of the agent.
     pub generation: u32,
     /// Namespaces whose link this agent holds.
@@ -197,7 +197,7 @@ impl World {
             faults: Faults::default(),
             applied: BTreeMap::new(),
             started: BTreeSet::new(),
-            left: BTreeSet::new(),
+            earlier: BTreeSet::new(),
             generation: 0,
             held: BTreeSet::new(),
             cgroup: 1,

@@ -114,8 +114,8 @@ pub(super) fn run(options: &Options, pods: Vec<PodStatus>) -> Result<ExitCode> {
             listing.unread.push(late);
             continue;
         }
-        let left = options.limit - listing.connections.len();
-        let read = open(netns).and_then(|netns| list(&netns, &maps, &records, left, options.all));
+        let room = options.limit - listing.connections.len();
+        let read = open(netns).and_then(|netns| list(&netns, &maps, &records, room, options.all));
         match read {
             Ok(of_pod) => {
                 let more = of_pod.omitted;

@@ -105,7 +105,7 @@ impl PodCounts {
 }
 
 impl StatusReport {
-    /// Of a node without an agent and without anything that one has left.
+    /// Of a node without an agent and without pins of one.
     pub(super) fn of_nothing(places: &Places) -> Self {
         let (socket, bpffs) = (places.socket.display(), places.bpffs.display());
         Self {
@@ -119,7 +119,7 @@ impl StatusReport {
             sidecars: None,
             notes: Vec::new(),
             problems: vec![format!(
-                "sidetrack is not installed here: no agent answers on {socket}, and none has left anything in {bpffs}; `sidetrack doctor` says whether this node can run it"
+                "sidetrack is not installed here: no agent answers on {socket}, and no agent has pins in {bpffs}; `sidetrack doctor` says whether this node can run it"
             )],
         }
     }

@@ -163,8 +163,8 @@ async fn wait(
     let target = SocketAddr::new(family.dialed(trial.probe), PROBE_PORT);
     let mut seen = "no connection was accepted".to_owned();
     loop {
-        let left = trial.patience.saturating_sub(started.elapsed());
-        let attempt = tokio::time::sleep(RETRY_INTERVAL.min(left));
+        let remaining = trial.patience.saturating_sub(started.elapsed());
+        let attempt = tokio::time::sleep(RETRY_INTERVAL.min(remaining));
         tokio::pin!(attempt);
         let dialed = dial(family, target, trial.probe);
         tokio::pin!(dialed);

@@ -80,7 +80,7 @@ fn the_plugin_is_added_after_the_others_and_removed() {
         0o755
     );
     assert!(node.installation.install().unwrap().is_empty(), "twice");
-    assert_eq!(node.files().len(), 2, "no temporary file is left");
+    assert_eq!(node.files().len(), 2, "no temporary file remains");
 
     assert_eq!(node.installation.remove(false).unwrap().len(), 2);
     assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);

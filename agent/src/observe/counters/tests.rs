@@ -104,15 +104,15 @@ fn totals_count_every_connection_once() {
     assert_eq!(
         total(&[(1, 6)], &[(2, 9)]),
         15,
-        "a pod has left before the look"
+        "a pod has departed before the look"
     );
     assert_eq!(total(&[(1, 8)], &[(1, 8)]), 17, "after the look");
     assert_eq!(total(&[(2, 1)], &[]), 18, "back");
     assert_eq!(
         total(&[(2, 3)], &[(2, 2)]),
         19,
-        "left and back before the look"
+        "gone and back before the look"
     );
     assert_eq!(total(&[(2, 3)], &[]), 22);
-    assert_eq!(total(&[], &[(3, 4)]), 26, "it came and left");
+    assert_eq!(total(&[], &[(3, 4)]), 26, "it came and went");
 }

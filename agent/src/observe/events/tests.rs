@@ -21,7 +21,7 @@ fn event() -> Event {
 }
 
 #[test]
-fn what_is_not_known_is_left_out() {
+fn what_is_not_known_is_omitted() {
     let shown = described(&event(), "a/b".to_owned(), &Clocks::now());
     assert_eq!(shown.verdict, "untouched");
     assert_eq!(shown.destination, "10.0.0.1:80");

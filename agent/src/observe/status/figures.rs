@@ -55,7 +55,7 @@ pub struct PerPod {
     /// The pods.
     pub pods: Vec<PodFigures>,
     /// How many enrolled pods are not among them.
-    pub left_out: u64,
+    pub omitted: u64,
 }
 
 /// What the kernel's maps know of an enrolled pod.
@@ -93,7 +93,7 @@ impl PerPod {
             pod.connections = connections.get(&pod.cookie).copied().unwrap_or_default();
         }
         Self {
-            left_out: (pods.len() - shown.len()) as u64,
+            omitted: (pods.len() - shown.len()) as u64,
             pods: shown,
         }
     }

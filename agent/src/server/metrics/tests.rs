@@ -146,7 +146,7 @@ fn single_pods_only_where_they_are_wanted() {
             pod("web-0", Some(true), Some(false)),
             pod("web-1", None, None),
         ],
-        left_out: 5,
+        omitted: 5,
     });
     let page = text(figures, Format::OpenMetrics).unwrap();
     let mut wanted = Vec::new();

@@ -65,7 +65,7 @@ impl View {
                 .collect(),
             problems: Vec::new(),
             // Pods beyond what is followed may be there.
-            complete: pods.left_out().is_none(),
+            complete: pods.omitted().is_none(),
             running_counts: true,
         })
     }
@@ -108,8 +108,8 @@ impl<K: Kept> Collection<K> {
     }
 
     /// The name of an object that is not followed because there are too many, if there is one.
-    pub fn left_out(&self) -> Option<String> {
-        let (namespace, name) = self.known.as_ref()?.left_out()?;
+    pub fn omitted(&self) -> Option<String> {
+        let (namespace, name) = self.known.as_ref()?.omitted()?;
         Some(match namespace.is_empty() {
             true => name.clone(),
             false => format!("{namespace}/{name}"),

@@ -152,7 +152,7 @@ fn lists_that_the_policy_has_not_are_not_asked() {
 }
 
 #[test]
-fn ports_come_after_what_stays_in_the_pod_where_that_is_left_alone() {
+fn ports_come_after_what_stays_in_the_pod_where_that_is_not_redirected() {
     for (dialect, expected) in [
         (0, Rule::OutPortExcluded),
         (DIALECT_LO_UNTOUCHED | DIALECT_NO_LOCAL_RULES, Rule::OverLo),

@@ -51,7 +51,7 @@ fn decide(conn: &Outbound) -> Decision {
 }
 
 #[test]
-fn its_sockets_are_left_alone_whatever_they_dial() {
+fn its_sockets_are_not_redirected_whatever_they_dial() {
     for mark in [MARK, MARK | !PROXY_MARK_BITS] {
         for (destination, port) in [
             (VIP, 80),

@@ -1,5 +1,5 @@
 //! Destinations that have a target of their own. Rows are added here and never changed; the agent removes those
-//! of pods that have left.
+//! of departed pods.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -15,7 +15,7 @@ use sidetrack_ebpf::own_map::ON_DEMAND;
 
 use super::{atomic, keep_order};
 
-/// Destinations of enrolled pods, and of pods that have left as long as open connections need them.
+/// Destinations of enrolled pods, and of departed pods as long as open connections need them.
 #[btf_map]
 static DESTINATIONS: HashMap<DestinationKey, DestinationRow, DESTINATION_CAPACITY, ON_DEMAND> =
     HashMap::new();
@@ -48,7 +48,7 @@ pub fn destination(key: &DestinationKey) -> Option<Destination> {
     }
 }
 
-/// Whether a pod has destinations or has left a moment ago.
+/// Whether a pod has destinations or departed a moment ago.
 #[inline(always)]
 pub fn is_leaving(netns: u64) -> bool {
     // SAFETY: the row is not read.

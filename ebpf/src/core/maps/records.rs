@@ -18,12 +18,12 @@ use sidetrack_ebpf::own_map::ON_DEMAND;
 use super::atomic::add;
 
 /// The dialed address, kept in the two sockets of a redirected connection that has no dedicated target; and that a
-/// connection is left alone.
+/// connection is not redirected.
 #[btf_map]
 static RECORD_BY_SOCK: SkStorage<StoredRecord> = SkStorage::new();
 
-/// How many each pod has, and all together ([`POOL_IN_USE`]). No row means 0. The agent removes the row of a pod that has left
-/// and has none.
+/// How many each pod has, and all together ([`POOL_IN_USE`]). No row means 0. The agent removes the row of a departed
+/// pod that has none.
 #[btf_map]
 static RECORDS_BY_POD: HashMap<u64, u64, 8192, ON_DEMAND> = HashMap::new();
 

@@ -207,7 +207,7 @@ async fn a_client_at_its_quota_waits_a_moment() {
 }
 
 #[test]
-fn nothing_is_left_of_those_who_have_gone() {
+fn nothing_remains_of_those_who_have_gone() {
     let places = Places::new(2, FRESH_TIME);
     let client = Some("fd00::1".parse().unwrap());
     let (place, _evicted) = places.enter(client).unwrap();

@@ -7,7 +7,7 @@ fn the_cgroup_that_holds_pods_is_chosen() {
     let root = tempfile::tempdir().unwrap();
     let of_node = || narrowest(root.path().to_owned());
     assert_eq!(of_node(), root.path(), "kubelet has made none yet");
-    // Left by another cgroup driver, with its classes and no pod.
+    // Of another cgroup driver, with its classes and no pod.
     fs::create_dir_all(root.path().join("kubepods.slice/kubepods-burstable.slice")).unwrap();
     assert_eq!(of_node(), root.path().join("kubepods.slice"));
     fs::create_dir_all(root.path().join("kubepods/burstable")).unwrap();

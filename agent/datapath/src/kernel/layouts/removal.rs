@@ -20,7 +20,7 @@ use crate::kernel::{
 /// How long the hooks that report original addresses stay after the last connection was redirected.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Paths that were removed, and paths that were left.
+/// Paths that were removed, and paths that remain.
 #[derive(Debug, Default)]
 pub struct Removed {
     /// Pinned links.
@@ -30,7 +30,7 @@ pub struct Removed {
     /// Directories of layouts.
     pub directories: Vec<PathBuf>,
     /// Entries sidetrack did not create.
-    pub left: Vec<PathBuf>,
+    pub remaining: Vec<PathBuf>,
 }
 
 /// Removes everything of every layout.
@@ -65,7 +65,7 @@ pub fn list_everything(root: &Path) -> Result<Removed> {
     }
     let known = |path: &PathBuf| found.directories.contains(path);
     let all = entries(root).with_context(list)?;
-    found.left = all.into_iter().filter(|path| !known(path)).collect();
+    found.remaining = all.into_iter().filter(|path| !known(path)).collect();
     Ok(found)
 }
 
@@ -172,8 +172,8 @@ fn remove_empty(dir: &Path, removed: &mut Removed) -> Result<()> {
         return Ok(());
     }
     // A directory that stays because of a foreign entry is not listed besides that entry.
-    let known = |path: &PathBuf| removed.left.iter().any(|left| left.starts_with(path));
-    let left: Vec<PathBuf> = foreign.into_iter().filter(|path| !known(path)).collect();
-    removed.left.extend(left);
+    let known = |path: &PathBuf| removed.remaining.iter().any(|it| it.starts_with(path));
+    let remaining: Vec<PathBuf> = foreign.into_iter().filter(|path| !known(path)).collect();
+    removed.remaining.extend(remaining);
     Ok(())
 }

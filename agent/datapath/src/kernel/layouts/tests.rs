@@ -73,6 +73,6 @@ fn removal_lists_entries_sidetrack_did_not_create() {
     );
     assert_eq!(removed.maps, [at("v1/maps/A")]);
     assert_eq!(removed.directories, [at("v2")]);
-    assert_eq!(removed.left, [at("v1/foreign")], "and not v1 itself");
+    assert_eq!(removed.remaining, [at("v1/foreign")], "and not v1 itself");
     assert!(at("v1/foreign").exists());
 }

@@ -200,9 +200,9 @@ fn is_made_by_runtime(netns: &File, own_users: bool) -> io::Result<bool> {
 /// others from being seen.
 pub(super) fn first_pids(pod: &Path) -> Vec<(usize, i32)> {
     let mut pids = Vec::new();
-    let mut left = VecDeque::from([(None, pod.to_owned())]);
+    let mut remaining = VecDeque::from([(None, pod.to_owned())]);
     let mut seen = 0;
-    while let Some((container, cgroup)) = left.pop_front() {
+    while let Some((container, cgroup)) = remaining.pop_front() {
         // The kernel makes no more of the text than is read. Each number has a line of ten digits at most.
         let mut text = [0; MAX_IN_CGROUP * 11];
         let procs = File::open(cgroup.join("cgroup.procs"));
@@ -217,7 +217,7 @@ pub(super) fn first_pids(pod: &Path) -> Vec<(usize, i32)> {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) && seen < MAX_CGROUPS {
                 seen += 1;
                 // A container's cgroup is directly below the pod's, what it has made is below its own.
-                left.push_back((container.or(Some(seen)), entry.path()));
+                remaining.push_back((container.or(Some(seen)), entry.path()));
             }
         }
     }

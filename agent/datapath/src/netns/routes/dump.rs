@@ -112,7 +112,7 @@ impl Snapshot {
         })
     }
 
-    /// Adds what a message says. Routes of other tables than `table`, if one is given, are left out.
+    /// Adds what a message says. Routes of other tables than `table`, if one is given, are omitted.
     fn take(&mut self, message: RouteNetlinkMessage, table: Option<u32>) {
         match message {
             RouteNetlinkMessage::NewLink(link) => {

@@ -50,8 +50,8 @@ impl Entrances {
         }
         let up = self.up.iter().copied();
         let all: BTreeSet<u32> = up.filter(|index| self.routes(*index)).collect();
-        let left_out = all.len().saturating_sub(MAX_ENTRANCES);
-        (all.into_iter().take(MAX_ENTRANCES).collect(), left_out)
+        let omitted = all.len().saturating_sub(MAX_ENTRANCES);
+        (all.into_iter().take(MAX_ENTRANCES).collect(), omitted)
     }
 
     /// Whether an interface's packets are routed as such. Those of a bridge's port, for example, are the bridge's.

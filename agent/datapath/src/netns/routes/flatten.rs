@@ -247,7 +247,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Adds for each prefix the route that decides, if it `counts`. Where the rules are the usual ones, prefixes that a wider one of an
-    /// earlier table decides are left out.
+    /// earlier table decides are omitted.
     fn add_to(&self, deciding: &mut Deciding, view: u32, counts: impl Fn(&FlatRoute) -> bool) {
         let prefixes = self.tables.iter().flat_map(|table| {
             let own = table.routes.iter();

@@ -306,7 +306,7 @@ fn netlink_routes_become_flat_routes() {
 }
 
 #[test]
-fn routes_that_no_packet_takes_are_left_out() {
+fn routes_that_no_packet_takes_are_omitted() {
     for flags in [RouteFlags::Dead, RouteFlags::Cloned] {
         let mut route = message();
         route.header.flags = flags;

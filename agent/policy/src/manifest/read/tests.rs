@@ -119,7 +119,7 @@ fn the_most_documents() {
         error.to_string(),
         "it has more than 1024 documents; split it"
     );
-    // Empty documents are left out.
+    // Empty documents are omitted.
     let objects = super::split(true, "null 1 null").expect("documents");
     assert_eq!(objects.len(), 1);
 }

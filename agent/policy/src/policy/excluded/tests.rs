@@ -12,7 +12,7 @@ fn a_rule_of_linkerd_has_at_most_fifteen_slots() {
         .collect();
     let rules = policy.port_rules(&ports);
     let sizes: Vec<usize> = rules.iter().map(Vec::len).collect();
-    // The range takes two slots, and one is left.
+    // The range takes two slots, and one remains.
     assert_eq!(sizes, [14, 2]);
     assert_eq!(rules.concat(), ports);
 }

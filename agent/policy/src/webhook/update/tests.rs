@@ -61,7 +61,7 @@ fn what_the_update_is_about_stays() {
 }
 
 #[test]
-fn other_pods_are_left_alone() {
+fn other_pods_stay_unchanged() {
     let old = changed(&["sidetrack-validation"], "a");
     for (old, new) in [
         (&old, pod(&["sidetrack-validation"], "a")),
@@ -95,7 +95,7 @@ fn containers_of_one_name_or_of_none_are_refused() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_or_left_alone() {
+fn what_is_too_much_is_refused_or_unchanged() {
     let image = "x".repeat(MAX_PATCH_BYTES);
     let old = changed(&["sidetrack-validation", "a"], "a");
     let long = restored(&old, &pod(&["istio-init", "a"], &image));

@@ -128,7 +128,7 @@ pub(super) struct Objects<K> {
     /// How many objects are reduced.
     reduced: usize,
     /// An object that is not followed.
-    left_out: Option<(String, String)>,
+    omitted: Option<(String, String)>,
     has_room: bool,
 }
 
@@ -146,7 +146,7 @@ impl<K> Default for Objects<K> {
             by_namespace: BTreeMap::new(),
             node: Sum::default(),
             reduced: 0,
-            left_out: None,
+            omitted: None,
             has_room: false,
         }
     }
@@ -166,12 +166,12 @@ impl<K> Objects<K> {
     }
 
     /// One of the objects for which there was no room.
-    pub(super) fn left_out(&self) -> Option<&(String, String)> {
-        self.left_out.as_ref()
+    pub(super) fn omitted(&self) -> Option<&(String, String)> {
+        self.omitted.as_ref()
     }
 
     pub(super) fn take_has_room(&mut self) -> bool {
-        std::mem::take(&mut self.has_room) && (self.reduced > 0 || self.left_out.is_some())
+        std::mem::take(&mut self.has_room) && (self.reduced > 0 || self.omitted.is_some())
     }
 }
 
@@ -188,7 +188,7 @@ impl<K: Kept> Objects<K> {
         self.remove(&key);
         let of_namespace = self.of_namespace(&key.0);
         if self.node.objects >= K::MAX_COUNT || of_namespace.objects >= K::MAX_COUNT_OF_NAMESPACE {
-            self.left_out = Some(key);
+            self.omitted = Some(key);
             return None;
         }
         let size = object.size();
@@ -236,7 +236,7 @@ impl<K: Kept> Objects<K> {
             }
         }
         self.reduced -= usize::from(object.is_reduced());
-        self.has_room |= size > 0 || self.left_out.is_some();
+        self.has_room |= size > 0 || self.omitted.is_some();
         true
     }
 }

@@ -45,7 +45,7 @@ fn a_pod_has_a_quota() {
     for index in 0..MAX_ENTRANCES as u32 + 3 {
         entrances.add(&link(index, LinkFlags::Up, vec![]));
     }
-    let (interfaces, left_out) = entrances.interfaces(false);
-    assert_eq!((interfaces.len(), left_out), (MAX_ENTRANCES, 3));
+    let (interfaces, omitted) = entrances.interfaces(false);
+    assert_eq!((interfaces.len(), omitted), (MAX_ENTRANCES, 3));
     assert!(interfaces.contains(&0));
 }

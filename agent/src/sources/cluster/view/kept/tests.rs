@@ -26,10 +26,10 @@ fn pods_without_number_leave_room_for_those_of_other_namespaces() {
         assert!(objects.insert(pod(0, name, 1)).is_some());
     }
     assert!(objects.insert(pod(0, 0, 2)).is_some(), "it only changes");
-    assert_eq!(objects.left_out(), None);
+    assert_eq!(objects.omitted(), None);
     assert!(objects.insert(pod(0, of_namespace, 1)).is_none());
-    let left_out = objects.left_out().cloned();
-    assert_eq!(left_out, Some(("0".to_owned(), of_namespace.to_string())));
+    let omitted = objects.omitted().cloned();
+    assert_eq!(omitted, Some(("0".to_owned(), of_namespace.to_string())));
     assert!(objects.insert(pod(1, 0, 1)).is_some());
     for other in 1..PodFacts::MAX_COUNT / of_namespace {
         for name in 0..of_namespace {

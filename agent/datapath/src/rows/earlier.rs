@@ -1,11 +1,11 @@
-//! Rows that earlier agents left.
+//! The rows of earlier agents.
 
 use std::collections::BTreeMap;
 
 use anyhow::Result;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::PodRef;
-use sidetrack_reconcile::node::LeftRows;
+use sidetrack_reconcile::node::EarlierRows;
 
 use super::{PodRows, names};
 use crate::{kernel::Datapath, netns::routes::RouteId};
@@ -14,28 +14,28 @@ use crate::{kernel::Datapath, netns::routes::RouteId};
 ///
 /// # Errors
 /// If a map cannot be read.
-pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
+pub fn earlier_rows(datapath: &Datapath) -> Result<Vec<EarlierRows<PodRows>>> {
     let maps = &datapath.maps;
-    let mut left: BTreeMap<NetnsCookie, LeftRows<PodRows>> = BTreeMap::new();
+    let mut found: BTreeMap<NetnsCookie, EarlierRows<PodRows>> = BTreeMap::new();
     for (cookie, row) in maps.pods.rows()? {
-        let found = of(&mut left, NetnsCookie::new(cookie));
+        let rows = of(&mut found, NetnsCookie::new(cookie));
         let (namespace, name, _) = names(&row);
-        found.pod = Some(PodRef { namespace, name });
-        found.inode = NetnsInode::new(row.netns_inode);
-        found.rows.add_left_row(row);
+        rows.pod = Some(PodRef { namespace, name });
+        rows.inode = NetnsInode::new(row.netns_inode);
+        rows.rows.add_earlier_row(row);
     }
     for (key, route) in maps.routes.rows()? {
-        let found = of(&mut left, NetnsCookie::new(key.netns));
+        let rows = of(&mut found, NetnsCookie::new(key.netns));
         if let Some(id) = RouteId::of(&key) {
-            found.rows.add_left_route(id, route);
+            rows.rows.add_earlier_route(id, route);
         }
     }
     for (key, row) in maps.ifaces.rows()? {
-        let found = of(&mut left, NetnsCookie::new(key.netns));
-        found.rows.add_left_iface(key.ifindex, row);
+        let rows = of(&mut found, NetnsCookie::new(key.netns));
+        rows.rows.add_earlier_iface(key.ifindex, row);
     }
     for key in maps.selectors.keys()? {
-        of(&mut left, NetnsCookie::new(key.netns));
+        of(&mut found, NetnsCookie::new(key.netns));
     }
     // An agent that is killed while it removes a pod may have got as far as these.
     let listeners = maps.listeners.keys()?.into_iter().map(|key| key.netns);
@@ -56,19 +56,19 @@ pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
         .chain(on_loopback);
     let attached = datapath.attached_pods()?;
     for cookie in remains.map(NetnsCookie::new).chain(attached) {
-        of(&mut left, cookie);
+        of(&mut found, cookie);
     }
-    Ok(left.into_values().collect())
+    Ok(found.into_values().collect())
 }
 
 fn of(
-    left: &mut BTreeMap<NetnsCookie, LeftRows<PodRows>>,
+    found: &mut BTreeMap<NetnsCookie, EarlierRows<PodRows>>,
     cookie: NetnsCookie,
-) -> &mut LeftRows<PodRows> {
-    left.entry(cookie).or_insert_with(|| LeftRows {
+) -> &mut EarlierRows<PodRows> {
+    found.entry(cookie).or_insert_with(|| EarlierRows {
         cookie,
         pod: None,
         inode: NetnsInode::new(0),
-        rows: PodRows::left(cookie),
+        rows: PodRows::earlier(cookie),
     })
 }
