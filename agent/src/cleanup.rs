@@ -65,7 +65,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
     if remove_socket(socket)? {
         removed.other.push(socket.to_owned());
     }
-    for path in kept_files(socket) {
+    for path in state_files(socket) {
         fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
         removed.other.push(path);
     }
@@ -89,7 +89,7 @@ pub fn preview(
     if is_socket(socket).unwrap_or_default() {
         removed.other.push(socket.to_owned());
     }
-    removed.other.extend(kept_files(socket));
+    removed.other.extend(state_files(socket));
     Ok((removed, take(bpffs, socket).err()))
 }
 
@@ -111,7 +111,7 @@ fn take(bpffs: &Path, socket: &Path) -> Result<(Pins, Option<Lock>)> {
 }
 
 /// What agents keep beside their socket for their successors, as far as it exists.
-fn kept_files(socket: &Path) -> Vec<PathBuf> {
+fn state_files(socket: &Path) -> Vec<PathBuf> {
     let all = [
         last_policies::file(socket),
         last_defaults(socket),

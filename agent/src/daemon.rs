@@ -184,7 +184,7 @@ impl Daemon {
             .clone()
             .on_this_node(probe::ingress_ifindex(), probe::ingress_programs());
         let pins = Pins::new(&config.bpffs)?;
-        let mesh = settings.start(kept_defaults(&config.socket, &pins))?;
+        let mesh = settings.start(defaults_file(&config.socket, &pins))?;
         let given = config.cgroup.as_deref();
         let cgroup = cgroup::find(given)?;
         // Before anything is attached: a start that fails leaves nothing behind.
@@ -268,7 +268,7 @@ async fn load(
 }
 
 /// The file with the defaults that pods were last enrolled with.
-fn kept_defaults(socket: &Path, pins: &Pins) -> PathBuf {
+fn defaults_file(socket: &Path, pins: &Pins) -> PathBuf {
     let kept = last_defaults(socket);
     if pins.is_empty() {
         // Of an installation that is gone: no pod depends on them.

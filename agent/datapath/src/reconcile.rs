@@ -16,7 +16,7 @@ use sidetrack_reconcile::{Core, Enrollment, Processes as _, Sought, repairs::Sco
 use tokio::sync::mpsc;
 use tracing::error;
 
-pub use self::outside::Look;
+pub use self::outside::OutsideProcesses;
 use self::outside::Outside;
 use crate::{
     kernel::{Datapath, foreign::Foreign},
@@ -214,12 +214,12 @@ impl Reconciler {
     }
 
     /// Waits for the next look at processes that are not where the hooks are. Cancel safe.
-    pub async fn look_outside(&mut self) -> Look {
+    pub async fn look_outside(&mut self) -> OutsideProcesses {
         self.outside.look(&self.core).await
     }
 
     /// Reports those that were there twice.
-    pub fn note_outside(&mut self, look: Look) {
+    pub fn note_outside(&mut self, look: OutsideProcesses) {
         self.outside.note(&mut self.core, look);
     }
 

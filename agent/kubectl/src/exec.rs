@@ -26,11 +26,11 @@ use crate::{
 /// The agent's program in its image.
 const PROGRAM: &str = "sidetrack";
 /// The most output of one command. A node of 500 pods answers with less than one MiB.
-const MOST: u64 = 8 << 20;
+const MAX_OUTPUT_BYTES: u64 = 8 << 20;
 /// The longest line of a command that runs on.
 const MAX_LINE: u64 = 256 << 10;
 /// The most of stderr.
-const MOST_ERRORS: u64 = 1 << 20;
+const MAX_ERROR_BYTES: u64 = 1 << 20;
 /// Room between the connection and the reader.
 const BUFFER: usize = 64 << 10;
 
@@ -88,7 +88,7 @@ pub async fn collect_in(
 ) -> Result<Finished> {
     let mut process = start(client, target, command, false).await?;
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) = tokio::try_join!(read(stdout, MOST), read(stderr, MOST_ERRORS))?;
+    let (stdout, stderr) = tokio::try_join!(read(stdout, MAX_OUTPUT_BYTES), read(stderr, MAX_ERROR_BYTES))?;
     Ok(Finished {
         stdout,
         stderr,
@@ -121,7 +121,7 @@ impl Running {
         errors: impl AsyncWrite + Unpin,
     ) -> Result<i32> {
         let (stdout, stderr) = (self.0.stdout(), self.0.stderr());
-        let most = if is_short { MOST } else { u64::MAX };
+        let most = if is_short { MAX_OUTPUT_BYTES } else { u64::MAX };
         tokio::try_join!(copy(stdout, out, most), copy(stderr, errors, most))?;
         code(self.0).await
     }
@@ -162,7 +162,7 @@ pub async fn attend(
         }
         std::future::pending::<Result<()>>().await
     };
-    let output = async { tokio::try_join!(lines, read(stderr, MOST_ERRORS)) };
+    let output = async { tokio::try_join!(lines, read(stderr, MAX_ERROR_BYTES)) };
     let (_, stderr) = tokio::select! {
         output = output => output?,
         result = ended => return result.and_then(|()| bail!("standard input ended")),

@@ -4,8 +4,8 @@
 //! thirty times their size in memory. So a pod of the API server, of a file or of a request is read straight into this
 //! type. Fields that it does not have are passed over without being kept, and code that asks for one does not compile.
 //!
-//! Invariant: the facts of a pod take at most [`MAX_KEPT`] bytes. Of a pod with more there is a number, by which it is
-//! rejected.
+//! Invariant: the facts of a pod take at most [`MAX_POD_BYTES`] bytes. Of a pod with more there is a number, by which
+//! it is rejected.
 
 mod annotations;
 pub(crate) mod containers;
@@ -31,10 +31,10 @@ use crate::{
 /// How many bytes of a pod's annotations, arguments and variables are kept. The API server allows 256 KiB for all
 /// annotations, which is more than a list of 10,000 ranges needs, and injectors repeat lists as arguments of
 /// istio-init.
-pub const MAX_KEPT: usize = 512 << 10;
+pub const MAX_POD_BYTES: usize = 512 << 10;
 
-/// The longest value that stays in the facts of a pod beyond [`MAX_KEPT`].
-const MAX_KEPT_VALUE: usize = 1 << 10;
+/// The longest value that stays in the facts of a pod beyond [`MAX_POD_BYTES`].
+const MAX_VALUE_BYTES: usize = 1 << 10;
 
 /// A pod, as far as it concerns sidetrack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct PodFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excess {
     /// How many bytes they would take.
-    pub kept: usize,
+    pub bytes: usize,
     /// What they exceed.
     pub quota: Quota,
 }
@@ -61,7 +61,7 @@ pub struct Excess {
 /// What facts may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
-    /// [`MAX_KEPT`], of each pod.
+    /// [`MAX_POD_BYTES`], of each pod.
     Pod,
     /// So many bytes, of the pods of a namespace on a node.
     Namespace(usize),
@@ -209,8 +209,8 @@ impl PodFacts {
     /// The facts without their longest values, because they exceed a quota.
     #[must_use]
     pub fn beyond(mut self, quota: Quota) -> Self {
-        let kept = self.kept();
-        self.excess = Some(Excess { kept, quota });
+        let bytes = self.bytes();
+        self.excess = Some(Excess { bytes, quota });
         self.meta.drop_long();
         self.spec.drop_long();
         self.status.drop_long();
@@ -219,13 +219,13 @@ impl PodFacts {
 
     /// About how many bytes the facts take.
     #[must_use]
-    pub fn kept(&self) -> usize {
-        self.meta.kept() + self.spec.kept() + self.status.kept()
+    pub fn bytes(&self) -> usize {
+        self.meta.bytes() + self.spec.bytes() + self.status.bytes()
     }
 
-    /// Ends the reading of a pod: of one beyond [`MAX_KEPT`] the long values are dropped.
+    /// Ends the reading of a pod: of one beyond [`MAX_POD_BYTES`] the long values are dropped.
     pub(crate) fn bounded(self) -> Self {
-        match self.kept() <= MAX_KEPT {
+        match self.bytes() <= MAX_POD_BYTES {
             true => self,
             false => self.beyond(Quota::Pod),
         }
@@ -240,7 +240,7 @@ fn lengths<const N: usize>(texts: [&Option<String>; N]) -> usize {
 /// Cuts strings that are longer than any valid one.
 fn cut_long<const N: usize>(texts: [&mut Option<String>; N]) {
     for text in texts.into_iter().flatten() {
-        if text.len() > MAX_KEPT_VALUE {
+        if text.len() > MAX_VALUE_BYTES {
             *text = shortened(text);
         }
     }
@@ -248,13 +248,13 @@ fn cut_long<const N: usize>(texts: [&mut Option<String>; N]) {
 
 impl Spec {
     /// About how many bytes it takes.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         lengths([
             &self.node_name,
             &self.runtime_class_name,
             &self.service_account_name,
-        ]) + self.containers.kept()
-            + self.init_containers.kept()
+        ]) + self.containers.bytes()
+            + self.init_containers.bytes()
     }
 
     fn drop_long(&mut self) {
@@ -270,7 +270,7 @@ impl Spec {
 
 impl Status {
     /// About how many bytes it takes.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         lengths([&self.phase])
     }
 

@@ -104,7 +104,7 @@ pub struct Problem {
 /// How many documents a file may have, and how many pods. As JSON, which needs few bytes for a
 /// Pod that needs a kilobyte, there would be room for 160,000; YAML's reader stops at as many
 /// documents by itself.
-pub(crate) const MOST_PODS: usize = 1024;
+pub(crate) const MAX_PODS: usize = 1024;
 
 /// The contents of a manifest file: its pods, and the problems in it.
 pub type Contents = (Vec<Document>, Vec<Problem>);
@@ -143,8 +143,8 @@ fn parse(
                 message: format!("{error:#}"),
             }),
         }
-        if documents.len() > MOST_PODS {
-            bail!("it has more than {MOST_PODS} pods; split it");
+        if documents.len() > MAX_PODS {
+            bail!("it has more than {MAX_PODS} pods; split it");
         }
     }
     Ok((documents, problems))

@@ -22,7 +22,7 @@ use crate::{
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
 /// How many ports the ranges of a list may have whose every port takes a row: the quota of a policy.
-const MOST_IN_RANGES: usize = 16_384;
+const MAX_PORTS_IN_RANGES: usize = 16_384;
 
 impl Policy {
     /// The policy of raw inputs, with the defaults of istio-iptables for the rest.
@@ -80,7 +80,7 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         outbound: outbound(&mut read),
         excluded_ranges: read.ranges(Input::ServiceExcludeCidr).unwrap_or_default(),
         included_outbound_ports: read
-            .ports(Input::OutboundPorts, Some(MOST_IN_RANGES))
+            .ports(Input::OutboundPorts, Some(MAX_PORTS_IN_RANGES))
             .unwrap_or_default(),
         excluded_outbound_ports: read
             .ports(Input::OutboundPortsExclude, None)
@@ -133,7 +133,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
     if let Some(ports) = ports
         && ports.value.trim() != "*"
     {
-        return match read.ports(Input::InboundPorts, Some(MOST_IN_RANGES)) {
+        return match read.ports(Input::InboundPorts, Some(MAX_PORTS_IN_RANGES)) {
             Some(only) if !only.is_empty() => InboundPorts::Only(only),
             _ => InboundPorts::None,
         };

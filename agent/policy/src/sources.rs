@@ -8,7 +8,7 @@ use crate::{
     arguments,
     dialect::Dialect,
     error::PolicyError,
-    facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, RunAs, Quota},
+    facts::{ContainerFacts, Excess, MAX_POD_BYTES, PodFacts, RunAs, Quota},
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,
@@ -222,7 +222,7 @@ fn cni_defaults(pod: &PodFacts) -> Inputs {
 /// The error of a pod whose facts are incomplete.
 fn too_large(excess: Excess) -> PolicyError {
     let bound = match excess.quota {
-        Quota::Pod => format!("write at most {MAX_KEPT} bytes"),
+        Quota::Pod => format!("write at most {MAX_POD_BYTES} bytes"),
         Quota::Namespace(most) => {
             format!("the pods of its namespace have the {most} bytes that they may have on a node")
         }
@@ -232,7 +232,7 @@ fn too_large(excess: Excess) -> PolicyError {
     };
     PolicyError {
         origin: "the size of its annotations and istio-init".to_owned(),
-        value: format!("{} bytes", excess.kept),
+        value: format!("{} bytes", excess.bytes),
         problem: format!("{bound}: shorten the lists in annotations and in istio-init's arguments"),
     }
 }

@@ -13,7 +13,7 @@ use sidetrack_base::duration::duration_within;
 
 use super::{SOCKET, output, pod_name};
 use crate::cni::{
-    config::MOST_SECONDS,
+    config::MAX_SECONDS,
     install::{Entries, Entry, Installation},
 };
 
@@ -95,7 +95,7 @@ pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
 
 /// Whole seconds, which is what the network configuration holds.
 fn cni_timeout(text: &str) -> Result<Duration, String> {
-    let timeout = duration_within(text, 1..=MOST_SECONDS)?;
+    let timeout = duration_within(text, 1..=MAX_SECONDS)?;
     if timeout.subsec_nanos() == 0 {
         Ok(timeout)
     } else {

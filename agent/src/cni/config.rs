@@ -12,7 +12,7 @@ use super::answer::{Error, VERSIONS};
 /// kubelet gives up after two minutes, and tries again.
 const TIMEOUT_SECONDS: u64 = 10;
 /// The longest wait that may be configured: less than kubelet's own timeout.
-pub const MOST_SECONDS: u64 = 110;
+pub const MAX_SECONDS: u64 = 110;
 
 /// The fields as they are written.
 #[derive(Deserialize)]
@@ -88,9 +88,9 @@ impl<'a> Config<'a> {
             .spoken(&version)
         })?;
         let seconds = raw.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
-        if !(1..=MOST_SECONDS).contains(&seconds) {
+        if !(1..=MAX_SECONDS).contains(&seconds) {
             return Err(Error::config(format!(
-                "timeoutSeconds is {seconds}; write 1 to {MOST_SECONDS}"
+                "timeoutSeconds is {seconds}; write 1 to {MAX_SECONDS}"
             ))
             .spoken(&version));
         }

@@ -40,30 +40,30 @@ pub struct State {
 pub struct Removal(pub Plugin);
 
 /// What is remembered from one turn to the next.
-enum Kept {
+enum Remembered {
     Installed(Keeper),
     Unmaintained(Unmaintained),
     Nothing,
 }
 
-static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+static REMEMBERED: Mutex<Option<Remembered>> = Mutex::new(None);
 
 impl Job for Turn {
     const NAME: &'static str = "cni-plugin";
     type Answer = State;
 
     fn run(self) -> io::Result<(State, Option<OwnedFd>)> {
-        let kept = &mut *KEPT.lock();
-        let kept = match (kept, self.0) {
-            (Some(kept), _) => kept,
+        let remembered = &mut *REMEMBERED.lock();
+        let remembered = match (remembered, self.0) {
+            (Some(remembered), _) => remembered,
             (none, Plugin::Keep(installation)) => {
-                none.insert(Kept::Installed(Keeper::new(installation)))
+                none.insert(Remembered::Installed(Keeper::new(installation)))
             }
-            (none, Plugin::Ignore(Some(found))) => none.insert(Kept::Unmaintained(found)),
-            (none, Plugin::Ignore(None)) => none.insert(Kept::Nothing),
+            (none, Plugin::Ignore(Some(found))) => none.insert(Remembered::Unmaintained(found)),
+            (none, Plugin::Ignore(None)) => none.insert(Remembered::Nothing),
             (none, Plugin::Remove(installation)) => {
                 let done = installation.remove(true).map_err(in_words)?;
-                *none = Some(Kept::Nothing);
+                *none = Some(Remembered::Nothing);
                 let state = State {
                     in_place: true,
                     done,
@@ -72,13 +72,13 @@ impl Job for Turn {
                 return Ok((state, None));
             }
         };
-        let state = match kept {
-            Kept::Installed(keeper) => State {
+        let state = match remembered {
+            Remembered::Installed(keeper) => State {
                 done: keeper.turn(),
                 in_place: keeper.is_in_place(),
                 problem: keeper.problem().map(str::to_owned),
             },
-            Kept::Unmaintained(found) => {
+            Remembered::Unmaintained(found) => {
                 found.turn();
                 State {
                     in_place: true,
@@ -86,7 +86,7 @@ impl Job for Turn {
                     ..State::default()
                 }
             }
-            Kept::Nothing => State {
+            Remembered::Nothing => State {
                 in_place: true,
                 ..State::default()
             },
@@ -101,14 +101,14 @@ impl Job for Removal {
 
     fn run(self) -> io::Result<(Vec<String>, Option<OwnedFd>)> {
         // Not while a turn is writing.
-        let mut kept = KEPT.lock();
+        let mut remembered = REMEMBERED.lock();
         let done = match self.0 {
             Plugin::Keep(plugin) | Plugin::Remove(plugin) => plugin.remove(true),
             Plugin::Ignore(Some(found)) => found.remove(),
             Plugin::Ignore(None) => Ok(Vec::new()),
         };
         // A turn that comes later puts nothing back.
-        *kept = Some(Kept::Nothing);
+        *remembered = Some(Remembered::Nothing);
         Ok((done.map_err(in_words)?, None))
     }
 }

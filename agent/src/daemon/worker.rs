@@ -32,7 +32,7 @@ use crate::sources::{
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_datapath::{
     kernel::Datapath,
-    reconcile::{LINK_INTERVAL, Look, Reconciler},
+    reconcile::{LINK_INTERVAL, OutsideProcesses, Reconciler},
 };
 use sidetrack_live::history::Kind;
 use sidetrack_policy::mesh::Mesh;
@@ -137,7 +137,7 @@ enum Event {
     /// A network namespace has changed.
     Namespace(u64),
     /// Processes in pods' namespaces were counted.
-    Outside(Look),
+    Outside(OutsideProcesses),
     /// Something remains to do of the last turn.
     More,
     /// Time to repair.

@@ -13,7 +13,7 @@ use sidetrack_common::{
 };
 
 use crate::api::{Connections, PodStatus, Sidecar};
-use crate::observe::{refusals::LastRefusals, sidecars::Look};
+use crate::observe::{refusals::LastRefusals, sidecars::SidecarSockets};
 use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps};
 use sidetrack_live::Sockets;
 
@@ -182,7 +182,7 @@ impl ByResult {
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps, look: Option<&Look>) -> io::Result<()> {
+pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps, look: Option<&SidecarSockets>) -> io::Result<()> {
     add_sidecars(pods, maps, look)?;
     let last = LastRefusals::read(maps)?;
     let overflowing = maps.overflow.keys()?;
@@ -213,7 +213,7 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps, look: Option<&Look>) 
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_sidecars(pods: &mut [PodStatus], maps: &Maps, look: Option<&Look>) -> io::Result<()> {
+pub fn add_sidecars(pods: &mut [PodStatus], maps: &Maps, look: Option<&SidecarSockets>) -> io::Result<()> {
     let listening = maps.listeners.keys()?.into_iter();
     let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;

@@ -37,14 +37,14 @@ type QueueByPod = HashMap<u64, Queue>;
 /// Whether the sidecar receives DNS queries, and when that was looked at, by the same.
 type DnsByPod = HashMap<u64, (Instant, Option<bool>)>;
 
-/// A look.
+/// What one look at the sockets of sidecars has found.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct SidecarSockets {
     queues: QueueByPod,
     dns: DnsByPod,
 }
 
-impl Look {
+impl SidecarSockets {
     /// What waits in a pod.
     #[must_use]
     pub fn queue(&self, cookie: u64) -> Queue {
@@ -62,7 +62,7 @@ impl Look {
 #[derive(Debug)]
 pub struct Sidecars {
     queues: Option<Arc<Queues>>,
-    last: RwLock<Option<(Instant, Arc<Look>)>>,
+    last: RwLock<Option<(Instant, Arc<SidecarSockets>)>>,
 }
 
 impl Sidecars {
@@ -77,7 +77,7 @@ impl Sidecars {
 
     /// What was so a moment ago; `None` if there was no look.
     #[must_use]
-    pub fn last(&self) -> Option<Arc<Look>> {
+    pub fn last(&self) -> Option<Arc<SidecarSockets>> {
         let last = self.last.read();
         let (at, look) = last.as_ref()?;
         (at.elapsed() < LOOK_TTL).then(|| Arc::clone(look))
@@ -109,7 +109,7 @@ impl Sidecars {
             }
         }
         let before = self.last.read().as_ref().map(|(_, look)| Arc::clone(look));
-        let look = Look {
+        let look = SidecarSockets {
             queues: by_pod,
             dns: dns_by_pod(
                 pods,

@@ -69,7 +69,7 @@ pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize)
     let pages = Arc::new(Pages {
         status: Arc::clone(&status),
         most_pods,
-        kept: Mutex::default(),
+        cache: Mutex::default(),
     });
     let router = Router::new()
         .route("/metrics", get(page))
@@ -139,10 +139,10 @@ struct Pages {
     status: Arc<Status>,
     /// How many single pods they show.
     most_pods: usize,
-    kept: Mutex<Vec<Kept>>,
+    cache: Mutex<Vec<CachedPage>>,
 }
 
-struct Kept {
+struct CachedPage {
     format: Format,
     made: Instant,
     text: Bytes,
@@ -150,16 +150,16 @@ struct Kept {
 
 impl Pages {
     async fn get(&self, format: Format) -> Result<Bytes> {
-        let mut kept = self.kept.lock().await;
-        kept.retain(|page| page.made.elapsed() < PAGE_TTL);
-        if let Some(page) = kept.iter().find(|page| page.format == format) {
+        let mut cache = self.cache.lock().await;
+        cache.retain(|page| page.made.elapsed() < PAGE_TTL);
+        if let Some(page) = cache.iter().find(|page| page.format == format) {
             return Ok(page.text.clone());
         }
         let figures = self.status.figures(self.most_pods).await?;
         // A page of many pods takes a while to write; other clients are answered meanwhile.
         let text = runtime::blocking(move || metrics::text(figures, format)).await?;
         let text = Bytes::from(text);
-        kept.push(Kept {
+        cache.push(CachedPage {
             format,
             made: Instant::now(),
             text: text.clone(),

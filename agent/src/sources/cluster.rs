@@ -26,7 +26,7 @@ use self::{
     pauses::Backoff,
     problem::{Problem, UNAUTHORIZED},
     uninstall::Uninstall,
-    view::{Kept as _, View},
+    view::{Followed as _, View},
     watch::{Failure, Object, Target, Timeouts, Update, Watch},
 };
 pub use self::{

@@ -28,7 +28,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::cni::config::MOST_SECONDS;
+use crate::cni::config::MAX_SECONDS;
 use crate::observe::timings::Timings;
 use sidetrack_common::ids::NetnsInode;
 use sidetrack_datapath::{netns::inode_of, reconcile::Reconciler};
@@ -140,7 +140,7 @@ impl CniQueue {
         let now = match question {
             Question::Add { sandbox, patience } => match find(&sandbox, pid) {
                 Some(found) => {
-                    let patience = patience.min(Duration::from_secs(MOST_SECONDS));
+                    let patience = patience.min(Duration::from_secs(MAX_SECONDS));
                     self.pending.push(PendingRequest {
                         sandbox,
                         found,
@@ -236,7 +236,7 @@ async fn handle(
 
 /// The answer for a pod that is enrolled: one that ztunnel is to serve starts when ztunnel does.
 async fn by_ztunnel(ambient: &Table, sandbox: &Sandbox, patience: Duration) -> CniAnswer {
-    let patience = patience.min(Duration::from_secs(MOST_SECONDS));
+    let patience = patience.min(Duration::from_secs(MAX_SECONDS));
     let start = Instant::now();
     let mut served = ambient.wait_served(&sandbox.uid, patience).await;
     if served == Served::NotListed {

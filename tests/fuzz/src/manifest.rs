@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sidetrack_policy::{
-    facts::{MAX_KEPT, PodFacts},
+    facts::{MAX_POD_BYTES, PodFacts},
     manifest::{self as manifests, Document},
     mesh::Mesh,
     select::{Enroll, Wanted, wanted},
@@ -48,7 +48,7 @@ fn check_document(document: &Document) {
         Wanted::Skipped(reason) => assert!(!reason.to_string().is_empty()),
         Wanted::Rejected(reason) => assert!(!reason.to_string().is_empty()),
     }
-    assert!(document.pod.kept() <= MAX_KEPT + 1024, "{document:?}");
+    assert!(document.pod.bytes() <= MAX_POD_BYTES + 1024, "{document:?}");
 }
 
 fn selected(pod: &PodFacts) -> Wanted {

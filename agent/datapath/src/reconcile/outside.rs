@@ -42,7 +42,7 @@ const PROCESSOR_PARTS: u32 = 250;
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     next: Option<Instant>,
-    look: Option<JoinHandle<Look>>,
+    look: Option<JoinHandle<OutsideProcesses>>,
     /// What the last look has found.
     last: Seen,
     problems: BTreeMap<PodRef, String>,
@@ -56,14 +56,14 @@ type Seen = BTreeMap<u64, InNetns>;
 
 /// What one look has found, and the processor time it took.
 #[derive(Debug)]
-pub struct Look {
+pub struct OutsideProcesses {
     found: std::io::Result<Seen>,
     took: Duration,
 }
 
 impl Outside {
     /// Waits for the next look. Cancel safe.
-    pub(super) async fn look(&mut self, core: &Core<KernelNode>) -> Look {
+    pub(super) async fn look(&mut self, core: &Core<KernelNode>) -> OutsideProcesses {
         loop {
             if let Some(look) = &mut self.look {
                 let done = look.await;
@@ -91,7 +91,7 @@ impl Outside {
             let start = processor_time();
             let found = look(&tasks, &pods, &cgroup);
             let took = processor_time().saturating_sub(start);
-            Look { found, took }
+            OutsideProcesses { found, took }
         };
         self.look = Some(tokio::task::spawn_blocking(look));
     }
@@ -113,7 +113,7 @@ impl Outside {
     }
 
     /// Reports those that were there twice.
-    pub(super) fn note(&mut self, core: &mut Core<KernelNode>, look: Look) {
+    pub(super) fn note(&mut self, core: &mut Core<KernelNode>, look: OutsideProcesses) {
         let before = (self.problems(), self.notes.clone());
         let now = Instant::now();
         let mut next = now + LOOK_INTERVAL.max(look.took * PROCESSOR_PARTS);

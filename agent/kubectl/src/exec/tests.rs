@@ -1,6 +1,6 @@
 use tokio::io::BufReader;
 
-use super::{MAX_LINE, MOST, copy, next_line};
+use super::{MAX_LINE, MAX_OUTPUT_BYTES, copy, next_line};
 
 #[tokio::test]
 async fn lines_have_a_bound() {
@@ -33,11 +33,11 @@ async fn copied(text: &[u8], most: u64) -> (String, Option<String>) {
 async fn a_nodes_word_is_text() {
     let hostile = "a\u{1b}[31mb\u{202e}c\n\td".as_bytes();
     let shown = "a\\u001b[31mb\\u202ec\n\td".to_owned();
-    assert_eq!(copied(hostile, MOST).await, (shown, None));
+    assert_eq!(copied(hostile, MAX_OUTPUT_BYTES).await, (shown, None));
     // A character in two parts, one that never ends, and one that is none.
     let long = "x".repeat(super::BUFFER - 1) + "\u{fc}y";
-    assert_eq!(copied(long.as_bytes(), MOST).await.0, long);
-    assert_eq!(copied(b"a\xffb\xc3", MOST).await.0, "a\u{fffd}b\u{fffd}");
-    let (_, error) = copied(&vec![b'x'; MOST as usize + 1], MOST).await;
+    assert_eq!(copied(long.as_bytes(), MAX_OUTPUT_BYTES).await.0, long);
+    assert_eq!(copied(b"a\xffb\xc3", MAX_OUTPUT_BYTES).await.0, "a\u{fffd}b\u{fffd}");
+    let (_, error) = copied(&vec![b'x'; MAX_OUTPUT_BYTES as usize + 1], MAX_OUTPUT_BYTES).await;
     assert_eq!(error.as_deref(), Some("its answer is longer than 8 MiB"));
 }

@@ -25,7 +25,7 @@ use crate::{
 /// How often the agents and the pods with the labels are listed again.
 const RELIST: Duration = Duration::from_secs(10);
 /// The pause after a node that does not answer.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// How long a trace may be silent: it says every second that it runs.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -104,7 +104,7 @@ impl Nodes {
                 return Ok(());
             }
             if is_silent {
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     }

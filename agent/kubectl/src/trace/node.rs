@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The pause before a node is asked again.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How long a trace may be silent at least: it says every second that it runs.
 const SILENCE: Duration = Duration::from_secs(4);
 
@@ -67,7 +67,7 @@ impl Traced {
             if self.out.send(silent).await.is_err() {
                 return;
             }
-            let ended = tokio::time::timeout(AGAIN, self.end.wait_for(|end| *end));
+            let ended = tokio::time::timeout(RETRY_PAUSE, self.end.wait_for(|end| *end));
             if ended.await.is_ok() {
                 return;
             }

@@ -128,15 +128,15 @@ fn heading(view: &View, width: u16) -> Line<'static> {
 }
 
 /// The most lines of a warning. Key `p` shows all of it.
-const MOST_WARNING: usize = 3;
+const MAX_WARNING_LINES: usize = 3;
 
 /// Who does not answer, or the first problem.
 fn warning(view: &View, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let lines = |text: &str, style: Style| {
         let mut lines = wrapped(&escaped(text), width);
-        if lines.len() > MOST_WARNING {
-            lines.truncate(MOST_WARNING);
-            let last = &mut lines[MOST_WARNING - 1];
+        if lines.len() > MAX_WARNING_LINES {
+            lines.truncate(MAX_WARNING_LINES);
+            let last = &mut lines[MAX_WARNING_LINES - 1];
             *last = format!("{} ...", cut(last, width.saturating_sub(4)));
         }
         let lines = lines.into_iter();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    MAX_KEPT_VALUE, cut_long, lengths,
+    MAX_VALUE_BYTES, cut_long, lengths,
     read::{AnyText, Node},
 };
 use crate::{
@@ -25,7 +25,7 @@ pub struct Labels {
 
 impl Labels {
     /// About how many bytes they take.
-    pub(super) fn kept(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         lengths([&self.interception, &self.inject, &self.dataplane_mode])
     }
 
@@ -81,14 +81,14 @@ impl Annotations {
     }
 
     /// About how many bytes they take.
-    pub(super) fn kept(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let all = self.values.values().chain(&self.unknown);
         all.map(String::len).sum()
     }
 
     /// Drops long values.
     pub(super) fn drop_long(&mut self) {
-        self.values.retain(|_, value| value.len() <= MAX_KEPT_VALUE);
+        self.values.retain(|_, value| value.len() <= MAX_VALUE_BYTES);
     }
 
     fn add_unknown(&mut self, name: &str) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    MAX_KEPT, MAX_KEPT_VALUE,
+    MAX_POD_BYTES, MAX_VALUE_BYTES,
     read::{Node, Shape},
 };
 use crate::{
@@ -53,7 +53,7 @@ pub struct ContainerFacts {
     /// `securityContext`.
     pub run_as: RunAs,
     /// What the words take, also those that were not kept.
-    words_kept: usize,
+    words_bytes: usize,
 }
 
 impl ContainerFacts {
@@ -63,19 +63,19 @@ impl ContainerFacts {
         value.and_then(boolean) == Some(true)
     }
 
-    fn kept(&self) -> usize {
+    fn bytes(&self) -> usize {
         let values = self.env.values().chain(&self.image);
-        values.map(String::len).sum::<usize>() + self.words_kept
+        values.map(String::len).sum::<usize>() + self.words_bytes
     }
 
     fn drop_long(&mut self) {
-        self.image.take_if(|image| image.len() > MAX_KEPT_VALUE);
-        self.env.retain(|_, value| value.len() <= MAX_KEPT_VALUE);
+        self.image.take_if(|image| image.len() > MAX_VALUE_BYTES);
+        self.env.retain(|_, value| value.len() <= MAX_VALUE_BYTES);
         // The gateway's word is one of the sidecar's first.
-        self.words.truncate(MAX_KEPT_VALUE / OVERHEAD);
-        self.words.retain(|word| word.len() <= MAX_KEPT_VALUE);
+        self.words.truncate(MAX_VALUE_BYTES / OVERHEAD);
+        self.words.retain(|word| word.len() <= MAX_VALUE_BYTES);
         self.words.shrink_to_fit();
-        self.words_kept = cost(&self.words);
+        self.words_bytes = cost(&self.words);
     }
 }
 
@@ -100,8 +100,8 @@ impl Containers {
     }
 
     /// About how many bytes they take.
-    pub(super) fn kept(&self) -> usize {
-        self.all.iter().map(ContainerFacts::kept).sum()
+    pub(super) fn bytes(&self) -> usize {
+        self.all.iter().map(ContainerFacts::bytes).sum()
     }
 
     /// Drops long values.
@@ -160,13 +160,13 @@ impl Container {
     /// `None` if it is none of the known ones.
     fn facts(self) -> Option<ContainerFacts> {
         let (name, mesh) = known(self.name.as_deref()?)?;
-        let mut words_kept = self.command.kept + self.args.kept;
+        let mut words_bytes = self.command.bytes + self.args.bytes;
         let mut words = [self.command.all, self.args.all].concat();
         if name == mesh.sidecar
             && let Some(flag) = words.iter().position(|word| word.starts_with('-'))
         {
             words.truncate(flag);
-            words_kept = cost(&words);
+            words_bytes = cost(&words);
         }
         words.shrink_to_fit();
         Some(ContainerFacts {
@@ -176,7 +176,7 @@ impl Container {
             env: self.env.all,
             restarts: self.restart_policy.as_deref() == Some("Always"),
             run_as: self.run_as,
-            words_kept,
+            words_bytes,
         })
     }
 }
@@ -204,7 +204,7 @@ impl Node for Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words {
     all: Vec<String>,
-    kept: usize,
+    bytes: usize,
     item: String,
 }
 
@@ -224,8 +224,8 @@ impl Node for Words {
 
     fn end(&mut self, problem: Option<String>) -> Option<String> {
         let word = std::mem::take(&mut self.item);
-        self.kept += word.len() + OVERHEAD;
-        if self.kept <= MAX_KEPT {
+        self.bytes += word.len() + OVERHEAD;
+        if self.bytes <= MAX_POD_BYTES {
             self.all.push(word);
         }
         problem

@@ -76,15 +76,15 @@ impl Meta {
     }
 
     /// About how many bytes it takes.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         lengths([
             &self.name,
             &self.generate_name,
             &self.namespace,
             &self.uid,
             &self.resource_version,
-        ]) + self.labels.kept()
-            + self.annotations.kept()
+        ]) + self.labels.bytes()
+            + self.annotations.bytes()
     }
 
     pub(super) fn drop_long(&mut self) {

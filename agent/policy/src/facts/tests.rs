@@ -11,7 +11,7 @@ use proptest::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{MAX_KEPT, PodFacts, Quota};
+use super::{MAX_POD_BYTES, PodFacts, Quota};
 use crate::{
     mesh::Mesh,
     record,
@@ -205,7 +205,7 @@ fn a_large_pod_keeps_little() {
     });
     let pod = facts(pod);
     assert_eq!(pod.excess(), None);
-    assert!(pod.kept() < 100, "{}", pod.kept());
+    assert!(pod.bytes() < 100, "{}", pod.bytes());
     let wanted = wanted(&pod, None, &Mesh::new(Enroll::Injected));
     assert!(matches!(wanted, Wanted::Enrolled(_)), "{wanted:?}");
 }
@@ -246,13 +246,13 @@ fn the_longest_lists_are_kept() {
 
 #[test]
 fn a_pod_beyond_the_bound_is_rejected_with_the_number() {
-    let small = with_lists("", &[], "Running").kept();
-    let most = "x".repeat(MAX_KEPT - small);
+    let small = with_lists("", &[], "Running").bytes();
+    let most = "x".repeat(MAX_POD_BYTES - small);
     assert_eq!(with_lists(&most, &[], "Running").excess(), None);
     let pod = with_lists(&(most + "x"), &[], "Running");
     let excess = pod.excess().unwrap();
-    assert_eq!((excess.kept, excess.quota), (MAX_KEPT + 1, Quota::Pod));
-    assert!(pod.kept() < 1000, "{}", pod.kept());
+    assert_eq!((excess.bytes, excess.quota), (MAX_POD_BYTES + 1, Quota::Pod));
+    assert!(pod.bytes() < 1000, "{}", pod.bytes());
     assert_eq!(pod.meta.name.as_deref(), Some("web"));
     let text = reason(&pod);
     for part in ["524289 bytes", "at most 524288", "shorten the lists"] {
@@ -260,15 +260,15 @@ fn a_pod_beyond_the_bound_is_rejected_with_the_number() {
     }
     // Many short words take more memory than their bytes.
     let pod = with_lists("", &vec![""; 1 << 20], "Running");
-    assert_eq!(pod.excess().unwrap().kept, small + (32 << 20));
-    assert!(pod.kept() < 2000, "{}", pod.kept());
+    assert_eq!(pod.excess().unwrap().bytes, small + (32 << 20));
+    assert!(pod.bytes() < 2000, "{}", pod.bytes());
     assert!(reason(&pod).contains("33554"), "{}", reason(&pod));
 }
 
 /// What selection asks of a pod beyond the bound is still known.
 #[test]
 fn a_pod_beyond_the_bound_is_selected_as_any_other() {
-    let long = "x".repeat(MAX_KEPT + 1);
+    let long = "x".repeat(MAX_POD_BYTES + 1);
     let ended = with_lists(&long, &[], "Failed");
     let wanted = |pod: &PodFacts| wanted(pod, None, &Mesh::new(Enroll::Injected));
     let reason = wanted(&ended);

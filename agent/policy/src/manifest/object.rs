@@ -3,15 +3,15 @@
 
 use serde::{Deserialize, Deserializer};
 
-use super::MOST_PODS;
+use super::MAX_PODS;
 use crate::facts::{
-    MAX_KEPT, Meta, PodFacts, Spec, Status,
+    MAX_POD_BYTES, Meta, PodFacts, Spec, Status,
     read::{Node, Shape, read_into},
 };
 
 /// How many bytes the pods of one list may take. A list that repeats long values by YAML's aliases may need far more
 /// than its file has.
-const MAX_KEPT_IN_LIST: usize = 8 * MAX_KEPT;
+const MAX_LIST_BYTES: usize = 8 * MAX_POD_BYTES;
 
 /// An object.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ pub(super) struct Items {
     pub(super) all: Vec<Object>,
     /// How many there are.
     pub(super) count: usize,
-    kept: usize,
+    bytes: usize,
     item: Option<Box<Object>>,
 }
 
@@ -97,22 +97,22 @@ impl Object {
         Some(Ok(pod.bounded()))
     }
 
-    fn kept(&self) -> usize {
+    fn bytes(&self) -> usize {
         let templates = [
             &self.template,
             &self.spec.template,
             &self.spec.job.spec.template,
         ];
-        let templates = templates.into_iter().flatten().map(PodFacts::kept);
-        let own = self.meta.kept() + self.spec.pod.kept() + self.status.kept();
+        let templates = templates.into_iter().flatten().map(PodFacts::bytes);
+        let own = self.meta.bytes() + self.spec.pod.bytes() + self.status.bytes();
         own + templates.sum::<usize>()
     }
 }
 
 impl Items {
-    /// Whether the items take more than [`MAX_KEPT_IN_LIST`]. Further ones are missing then.
+    /// Whether the items take more than [`MAX_LIST_BYTES`]. Further ones are missing then.
     pub(super) fn are_too_large(&self) -> bool {
-        self.kept > MAX_KEPT_IN_LIST
+        self.bytes > MAX_LIST_BYTES
     }
 }
 
@@ -166,7 +166,7 @@ impl Node for Items {
     }
 
     fn item(&mut self) -> Option<&mut dyn Node> {
-        let is_full = self.count >= MOST_PODS || self.are_too_large();
+        let is_full = self.count >= MAX_PODS || self.are_too_large();
         (!is_full).then(|| self.item.insert(Box::default()).as_mut() as &mut dyn Node)
     }
 
@@ -174,7 +174,7 @@ impl Node for Items {
         self.count += 1;
         if let Some(mut item) = self.item.take() {
             item.problem = problem;
-            self.kept += item.kept();
+            self.bytes += item.bytes();
             self.all.push(*item);
         }
         None

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 
 use super::{
-    MOST_PODS, NETNS_ANNOTATION, NetnsRef,
+    MAX_PODS, NETNS_ANNOTATION, NetnsRef,
     object::{Items, Object},
 };
 use crate::{
@@ -36,8 +36,8 @@ pub(super) fn pods_of(mut object: Object) -> Result<Vec<PodFacts>> {
 /// The items of a list within bounds.
 pub(super) fn items_of(items: Option<Items>, list: &str, what: &str) -> Result<Vec<Object>> {
     let items = items.unwrap_or_default();
-    if items.count > MOST_PODS {
-        bail!("the {list:.40} has more than {MOST_PODS} {what}; split it");
+    if items.count > MAX_PODS {
+        bail!("the {list:.40} has more than {MAX_PODS} {what}; split it");
     }
     if items.are_too_large() {
         bail!("the {list:.40} has annotations and arguments of more than 4 MiB; split it");

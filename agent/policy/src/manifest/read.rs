@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_saphyr::{Error, budget::BudgetBreach};
 
-use super::{MOST_PODS, object::Object};
+use super::{MAX_PODS, object::Object};
 use crate::text::printable;
 
 /// Reads a regular file within bounds. A device, a pipe or an endless file would block the reader.
@@ -54,11 +54,11 @@ pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
     }
     let values = serde_json::Deserializer::from_str(text)
         .into_iter::<Option<Object>>()
-        .take(MOST_PODS + 1)
+        .take(MAX_PODS + 1)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| anyhow!("not valid JSON: {error}"))?;
-    if values.len() > MOST_PODS {
-        bail!("it has more than {MOST_PODS} documents; split it");
+    if values.len() > MAX_PODS {
+        bail!("it has more than {MAX_PODS} documents; split it");
     }
     Ok(values.into_iter().flatten().collect())
 }

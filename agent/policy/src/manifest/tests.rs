@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::{
-    facts::MAX_KEPT,
+    facts::MAX_POD_BYTES,
     mesh::Mesh,
     pod_ref::is_name,
     select::{Enroll, Wanted, wanted},
@@ -303,7 +303,7 @@ fn piped_documents() {
 /// Wherever the pods of a list have their long values, also where only workloads have some.
 #[test]
 fn a_list_is_bounded_by_all_that_is_kept_of_it() {
-    let long = "x".repeat(MAX_KEPT);
+    let long = "x".repeat(MAX_POD_BYTES);
     let template = json!({"metadata": {"annotations": {RANGES: long}}});
     let read = |more: usize| {
         let values = [
@@ -328,7 +328,7 @@ fn a_list_is_bounded_by_all_that_is_kept_of_it() {
         let text = json!({"kind": "List", "items": pods}).to_string();
         super::parse_pods(Path::new("a.json"), &text).expect("JSON")
     };
-    let rest = 8 * MAX_KEPT - 6 * long.len() - 7 * "a".len();
+    let rest = 8 * MAX_POD_BYTES - 6 * long.len() - 7 * "a".len();
     let (documents, problems) = read(rest);
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!(documents.len(), 7);
@@ -370,11 +370,11 @@ fn what_is_not_json_is_named() {
 /// Further items cost nothing but their reading.
 #[test]
 fn items_beyond_the_number_of_pods_are_not_kept() {
-    let list = json!({"kind": "List", "items": vec![json!({}); 2 * super::MOST_PODS]});
+    let list = json!({"kind": "List", "items": vec![json!({}); 2 * super::MAX_PODS]});
     let list: super::object::Object = serde_json::from_value(list).expect("an object");
     let items = list.items.expect("items");
     assert_eq!(
         (items.count, items.all.len()),
-        (2 * super::MOST_PODS, super::MOST_PODS)
+        (2 * super::MAX_PODS, super::MAX_PODS)
     );
 }

@@ -15,7 +15,7 @@ use crate::{
 pub(crate) trait Entry {
     /// How many entries a list may have. The kernel's maps hold the lists of all pods, so one pod must
     /// not fill them.
-    const MOST: usize = 10_000;
+    const MAX_ENTRIES: usize = 10_000;
 }
 
 /// A port.
@@ -28,23 +28,23 @@ impl Entry for PortRange {}
 
 /// A user or group.
 impl Entry for u32 {
-    const MOST: usize = 1000;
+    const MAX_ENTRIES: usize = 1000;
 }
 
 impl Entry for IpNet {}
 
 /// A range of ports. Each may take thirty rows.
 impl Entry for Span {
-    const MOST: usize = 1000;
+    const MAX_ENTRIES: usize = 1000;
 }
 
 /// Users with ports.
 impl Entry for OwnerExclusion {
-    const MOST: usize = OWNER_ENTRIES as usize;
+    const MAX_ENTRIES: usize = OWNER_ENTRIES as usize;
 }
 
 impl Entry for Vec<OwnerExclusion> {
-    const MOST: usize = OWNER_ENTRIES as usize;
+    const MAX_ENTRIES: usize = OWNER_ENTRIES as usize;
 }
 
 /// An interface.
@@ -189,8 +189,8 @@ pub(crate) fn entries<'a, T: Entry>(
     let mut values = Vec::new();
     let mut bad = 0;
     for item in items {
-        if values.len() + bad == T::MOST {
-            errors.push(error(found, format!("write at most {} entries", T::MOST)));
+        if values.len() + bad == T::MAX_ENTRIES {
+            errors.push(error(found, format!("write at most {} entries", T::MAX_ENTRIES)));
             break;
         }
         match parse(item) {

@@ -74,7 +74,7 @@ fn interface_names() {
 
 #[test]
 fn values_as_large_as_a_pod_may_have() {
-    const LEN: usize = crate::facts::MAX_KEPT;
+    const LEN: usize = crate::facts::MAX_POD_BYTES;
     let errors = |name: &str, item: &str| {
         let value = item.repeat(LEN / item.len());
         let start = std::time::Instant::now();

@@ -21,7 +21,7 @@ impl<N: Node> Core<N> {
         self.turn.begin();
         self.retry_leftovers().await;
         self.release_ended().await;
-        self.refresh_kept().await;
+        self.refresh_without_goal().await;
         self.tidy_policies();
         let now = self.node.now();
         let due: Vec<PodRef> = self
@@ -74,7 +74,7 @@ impl<N: Node> Core<N> {
 
     /// Reads addresses and routes again, where that has failed, of pods that have no goal: those that are departing, and
     /// those that are not listed any more and still run.
-    async fn refresh_kept(&mut self) {
+    async fn refresh_without_goal(&mut self) {
         let unlisted = self.pods.values_mut();
         let unlisted = unlisted.filter(|record| record.desired == Desired::Unlisted);
         let unlisted = unlisted.filter_map(Record::enrollment_mut);

@@ -11,9 +11,9 @@ use sidetrack_policy::compiled::{CompiledPolicy, ListSizes};
 /// What is kept for short lists serves so many policies.
 const SHORT_POLICIES: usize = 256;
 /// Of a map's rows an eighth is kept for short lists.
-const KEPT: usize = 8;
+const RESERVED_PART: usize = 8;
 /// Lists of ports and of IP ranges with more rows than this are long.
-pub const SHORT: usize = PORT_RULES_CAPACITY / KEPT / SHORT_POLICIES;
+pub const SHORT: usize = PORT_RULES_CAPACITY / RESERVED_PART / SHORT_POLICIES;
 /// A policy may have an eighth of a map's rows.
 const POLICY: usize = 8;
 /// The policies of a namespace may have three eighths of a map's rows.
@@ -49,7 +49,7 @@ struct Kind {
 impl Kind {
     /// So many rows of a policy come from what is kept for short lists.
     const fn short(&self) -> usize {
-        self.capacity / KEPT / SHORT_POLICIES
+        self.capacity / RESERVED_PART / SHORT_POLICIES
     }
 }
 
@@ -123,7 +123,7 @@ pub(super) fn check(
             let cure = ", or let pods of the namespace have the same lists";
             return excess(Bound::Namespace(most, used), cure);
         }
-        let most = kind.capacity - kind.capacity / KEPT;
+        let most = kind.capacity - kind.capacity / RESERVED_PART;
         let used = (kind.rows)(node);
         if used + rows > most {
             return excess(Bound::Node(most, used), ", or move pods to other nodes");

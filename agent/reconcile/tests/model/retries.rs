@@ -266,7 +266,7 @@ fn the_map_of_listeners_is_read_every_two_seconds() {
 
 #[test]
 fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
-    const KEPT: &str = "; the previous policy stays active";
+    const STAYS_ACTIVE: &str = "; the previous policy stays active";
     for (restarts, starts, kept) in [
         (false, true, true),
         (true, true, true),
@@ -285,7 +285,7 @@ fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
         run.happen(LIST);
         let events = run.core.drain_events();
         assert_eq!(events.len(), 1, "{events:?}");
-        assert_eq!(events[0].note.ends_with(KEPT), kept, "{events:?}");
+        assert_eq!(events[0].note.ends_with(STAYS_ACTIVE), kept, "{events:?}");
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
 /// How long reading all pods may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Addresses of a pod that are looked at: it may give its interfaces any number.
-const MOST_ADDRESSES: usize = 16;
+const MAX_ADDRESSES: usize = 16;
 
 /// The connections of a node.
 #[derive(Debug, Default, Serialize)]
@@ -148,7 +148,7 @@ fn addresses(netns: &Netns) -> Result<Vec<IpAddr>> {
             IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
             IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
         });
-        Ok(others.take(MOST_ADDRESSES).collect())
+        Ok(others.take(MAX_ADDRESSES).collect())
     })?;
     Ok(found?)
 }
@@ -167,10 +167,10 @@ fn print(listing: &NodeListing) -> Result<()> {
         output::print_table(&table)?;
     }
     omitted(listing.omitted);
-    for problem in listing.unread.iter().take(MOST_UNREAD) {
+    for problem in listing.unread.iter().take(MAX_UNREAD) {
         output::remark(problem);
     }
-    if let Some(more) = listing.unread.len().checked_sub(MOST_UNREAD + 1) {
+    if let Some(more) = listing.unread.len().checked_sub(MAX_UNREAD + 1) {
         let pods = counted(more as u64 + 1, "more pod");
         output::remark(format!("{pods} could not be read"));
     }
@@ -178,7 +178,7 @@ fn print(listing: &NodeListing) -> Result<()> {
 }
 
 /// Pods that could not be read, and are named.
-const MOST_UNREAD: usize = 5;
+const MAX_UNREAD: usize = 5;
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ pub const TAINT: &str = "sidetrack.dev/not-ready";
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(2);
 /// A node that registers again may have the taint again.
-const AGAIN: Duration = Duration::from_secs(60);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps the node free of the taint. To be started once the agent is ready; it does not end.
 pub async fn remove_taint(client: Client, node: String) {
@@ -29,7 +29,7 @@ pub async fn remove_taint(client: Client, node: String) {
                     info!(node, "taint {TAINT} removed: pods may come");
                 }
                 last_problem = None;
-                AGAIN
+                RECHECK_INTERVAL
             }
             // Another client has changed the node meanwhile.
             Err(kube::Error::Api(status)) if status.code == 409 => Duration::from_millis(100),

@@ -1,6 +1,6 @@
 //! The objects of all watches, merged into a listing.
 
-mod kept;
+mod objects;
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use sidetrack_policy::{
 };
 use sidetrack_reconcile::Listing;
 
-pub use self::kept::Kept;
-use self::kept::{Objects, key};
+pub use self::objects::Followed;
+use self::objects::{Objects, key};
 use super::watch::Object;
 
 /// Everything known.
@@ -102,7 +102,7 @@ impl<K> Default for Collection<K> {
     }
 }
 
-impl<K: Kept> Collection<K> {
+impl<K: Followed> Collection<K> {
     fn take_has_room(&mut self) -> bool {
         self.known.as_mut().is_some_and(Objects::take_has_room)
     }

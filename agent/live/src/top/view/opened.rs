@@ -10,7 +10,7 @@ use crate::top::wrap::wrapped;
 use crate::trace::{Summary, TraceEvent, line_of_one_pod, missing};
 
 /// How many lines of a trace are kept.
-const KEPT: usize = 5_000;
+const MAX_LINES: usize = 5_000;
 /// How far one key scrolls to the side.
 const ASIDE: usize = 8;
 
@@ -145,7 +145,7 @@ impl Opened {
     fn add(&mut self, line: String) {
         self.is_waiting = false;
         self.lines.push_back(line);
-        if self.lines.len() > KEPT {
+        if self.lines.len() > MAX_LINES {
             self.lines.pop_front();
             // What is looked at stays in its place.
             self.first = self.first.saturating_sub(1);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{RANGES, facts};
 use crate::{
-    facts::{MAX_KEPT, MAX_KEPT_VALUE, ObjectFacts, PodFacts},
+    facts::{MAX_POD_BYTES, MAX_VALUE_BYTES, ObjectFacts, PodFacts},
     select::{INJECT, LABEL},
 };
 
@@ -48,7 +48,7 @@ fn pods_are_the_same_but_for_their_versions() {
     deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     assert!(!facts(pod()).is_same(&facts(deleted)));
     let mut large = pod();
-    large["metadata"]["annotations"][RANGES] = json!("1,".repeat(MAX_KEPT));
+    large["metadata"]["annotations"][RANGES] = json!("1,".repeat(MAX_POD_BYTES));
     let excess = facts(large);
     assert!(excess.excess().is_some());
     assert!(!facts(pod()).is_same(&excess));
@@ -72,7 +72,7 @@ fn addresses_are_read_as_many_as_a_pod_can_have() {
 /// What is longer than any valid value takes part in the bound, and is cut beyond it.
 #[test]
 fn every_value_counts_and_is_cut() {
-    let long = "x".repeat(MAX_KEPT / 8);
+    let long = "x".repeat(MAX_POD_BYTES / 8);
     let pod = |phase: &str| {
         facts(json!({
             "metadata": {"labels": {LABEL: long, INJECT: long, "istio.io/dataplane-mode": long}},
@@ -85,14 +85,14 @@ fn every_value_counts_and_is_cut() {
         }))
     };
     let most = pod(&long.repeat(2));
-    assert_eq!((most.kept(), most.excess()), (MAX_KEPT, None));
+    assert_eq!((most.bytes(), most.excess()), (MAX_POD_BYTES, None));
     let more = pod(&format!("{long}{long}x"));
-    assert_eq!(more.excess().map(|it| it.kept), Some(MAX_KEPT + 1));
-    assert!(more.kept() < 2000, "{}", more.kept());
+    assert_eq!(more.excess().map(|it| it.bytes), Some(MAX_POD_BYTES + 1));
+    assert!(more.bytes() < 2000, "{}", more.bytes());
     // A valid value stays, also of the greatest length.
-    let valid = "y".repeat(MAX_KEPT_VALUE);
+    let valid = "y".repeat(MAX_VALUE_BYTES);
     let pod = facts(json!({
-        "metadata": {"annotations": {RANGES: "x".repeat(MAX_KEPT)}},
+        "metadata": {"annotations": {RANGES: "x".repeat(MAX_POD_BYTES)}},
         "spec": {"nodeName": valid},
     }));
     assert!(pod.excess().is_some());
@@ -113,7 +113,7 @@ fn long_images_and_variables_are_dropped() {
     let sidecar = |length: usize| {
         let text = "x".repeat(length);
         let pod = facts(json!({
-            "metadata": {"annotations": {RANGES: "x".repeat(MAX_KEPT)}},
+            "metadata": {"annotations": {RANGES: "x".repeat(MAX_POD_BYTES)}},
             "spec": {"containers": [
                 {"name": "istio-proxy", "image": text, "env": [{"name": DNS, "value": text}]},
             ]},
@@ -121,9 +121,9 @@ fn long_images_and_variables_are_dropped() {
         assert!(pod.excess().is_some());
         pod.sidecar().expect("a sidecar").clone()
     };
-    let valid = sidecar(MAX_KEPT_VALUE);
+    let valid = sidecar(MAX_VALUE_BYTES);
     assert!(valid.image.is_some() && valid.env.contains_key(DNS));
-    let long = sidecar(MAX_KEPT_VALUE + 1);
+    let long = sidecar(MAX_VALUE_BYTES + 1);
     assert_eq!((long.image, long.env.len()), (None, 0));
 }
 
@@ -131,15 +131,15 @@ fn long_images_and_variables_are_dropped() {
 #[test]
 fn the_sidecars_first_words_count() {
     const OVERHEAD: usize = 32;
-    let kept = |args: &[&str]| {
+    let bytes = |args: &[&str]| {
         let pod = json!({"spec": {"containers": [{"name": "istio-proxy", "args": args}]}});
-        facts(pod).kept()
+        facts(pod).bytes()
     };
     let first = "proxy".len() + "router".len() + 2 * OVERHEAD;
-    assert_eq!(kept(&["proxy", "router"]), kept(&[]) + first);
+    assert_eq!(bytes(&["proxy", "router"]), bytes(&[]) + first);
     assert_eq!(
-        kept(&["proxy", "router", "--flag", "more"]),
-        kept(&[]) + first
+        bytes(&["proxy", "router", "--flag", "more"]),
+        bytes(&[]) + first
     );
 }
 

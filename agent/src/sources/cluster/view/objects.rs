@@ -1,8 +1,8 @@
 //! The facts that are kept of objects, and what they may take.
 //!
 //! Invariant: however many pods there are, with whatever annotations and arguments, their facts take at most
-//! [`MAX_NODE`] bytes, and [`SMALL`] bytes for each of at most [`Kept::MAX_COUNT`] pods. Objects that have ended take
-//! nothing: they are as good as deleted.
+//! [`MAX_NODE`] bytes, and [`SMALL`] bytes for each of at most [`Followed::MAX_COUNT`] pods. Objects that have ended
+//! take nothing: they are as good as deleted.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -22,7 +22,7 @@ pub(super) const MAX_NAMESPACE: usize = 8 << 20;
 pub(super) const SMALL: usize = 4 << 10;
 
 /// An object of which facts are kept.
-pub trait Kept: Clone {
+pub trait Followed: Clone {
     /// How many are followed.
     const MAX_COUNT: usize;
     /// Of one namespace.
@@ -54,7 +54,7 @@ pub trait Kept: Clone {
     fn has_ended(&self) -> bool;
 }
 
-impl Kept for ObjectFacts {
+impl Followed for ObjectFacts {
     /// Namespaces, and runtime classes. Kubernetes is tested with up to 10,000 (sig-scalability, `thresholds.md`).
     const MAX_COUNT: usize = 32_768;
     const MAX_COUNT_OF_NAMESPACE: usize = Self::MAX_COUNT;
@@ -85,7 +85,7 @@ impl Kept for ObjectFacts {
     }
 }
 
-impl Kept for PodFacts {
+impl Followed for PodFacts {
     /// A node runs 110 pods by default (kubelet's `maxPods`), and kubelet ends those that it does not admit.
     const MAX_COUNT: usize = 4_096;
     const MAX_COUNT_OF_NAMESPACE: usize = 1_024;
@@ -99,9 +99,9 @@ impl Kept for PodFacts {
     }
 
     fn size(&self) -> usize {
-        match self.kept() {
+        match self.bytes() {
             0..=SMALL => 0,
-            kept => kept,
+            bytes => bytes,
         }
     }
 
@@ -175,7 +175,7 @@ impl<K> Objects<K> {
     }
 }
 
-impl<K: Kept> Objects<K> {
+impl<K: Followed> Objects<K> {
     /// Keeps an object in place of another with its name, as far as there is room. Answers what is kept.
     pub(super) fn insert(&mut self, object: impl Into<Arc<K>>) -> Option<Arc<K>> {
         let mut object = object.into();

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 use serde_json::json;
-use sidetrack_policy::facts::{MAX_KEPT, PodFacts, Quota};
+use sidetrack_policy::facts::{MAX_POD_BYTES, PodFacts, Quota};
 
-use super::{Kept as _, MAX_NAMESPACE, MAX_NODE, Objects, SMALL, Sum};
+use super::{Followed as _, MAX_NAMESPACE, MAX_NODE, Objects, SMALL, Sum};
 
 fn pod(namespace: usize, name: usize, bytes: usize) -> PodFacts {
     let annotations =
@@ -48,7 +48,7 @@ fn pods_without_number_leave_room_for_those_of_other_namespaces() {
 
 #[test]
 fn a_namespace_and_a_node_have_a_quota() {
-    const BYTES: usize = MAX_KEPT - 1000;
+    const BYTES: usize = MAX_POD_BYTES - 1000;
     let mut objects = Objects::default();
     let of_namespace = MAX_NAMESPACE / BYTES;
     for name in 0..of_namespace {
@@ -84,7 +84,7 @@ fn a_namespace_and_a_node_have_a_quota() {
 proptest! {
     /// Sums are those of what is there, whatever comes and goes.
     #[test]
-    fn sums_are_right(steps in prop::collection::vec((0..3usize, 0..5usize, 0..MAX_KEPT * 2, any::<bool>()), 0..60)) {
+    fn sums_are_right(steps in prop::collection::vec((0..3usize, 0..5usize, 0..MAX_POD_BYTES * 2, any::<bool>()), 0..60)) {
         let mut objects = Objects::default();
         for (namespace, name, bytes, is_there) in steps {
             if is_there {
@@ -92,13 +92,13 @@ proptest! {
             } else {
                 objects.remove(&(namespace.to_string(), name.to_string()));
             }
-            let sizes = objects.values().map(|pod| super::Kept::size(&**pod));
+            let sizes = objects.values().map(|pod| super::Followed::size(&**pod));
             prop_assert_eq!(objects.node.bytes, sizes.sum::<usize>());
             prop_assert_eq!(objects.node.objects, objects.values().count());
             let sum = |of: fn(&Sum) -> usize| objects.by_namespace.values().map(of).sum::<usize>();
             prop_assert_eq!(objects.node.bytes, sum(|sum| sum.bytes));
             prop_assert_eq!(objects.node.objects, sum(|sum| sum.objects));
-            let reduced = objects.values().filter(|pod| super::Kept::is_reduced(&***pod)).count();
+            let reduced = objects.values().filter(|pod| super::Followed::is_reduced(&***pod)).count();
             prop_assert_eq!(objects.reduced, reduced);
         }
     }
