@@ -12,7 +12,7 @@ use crate::{
         Ack, Add, Answer, Delete, Hello, Info, Keep, Payload, Request, Response, SnapshotSent, V1,
     },
     packet,
-    table::{Netns, RETRY_INTERVAL, SessionId, Step, Table, LastAnswer, Workload},
+    table::{LastAnswer, Netns, RETRY_INTERVAL, SessionId, Step, Table, Workload},
 };
 
 /// How long ztunnel may take for hello and for each acknowledgement: istio-cni's limit as well.

@@ -295,7 +295,10 @@ impl State {
         let (Some(wanted), Some(session)) = (&self.wanted, self.sessions.get(&id)) else {
             return Step::Wait(None);
         };
-        let gone = session.answers.keys().find(|uid| !wanted.contains_key(*uid));
+        let gone = session
+            .answers
+            .keys()
+            .find(|uid| !wanted.contains_key(*uid));
         if let Some(uid) = gone {
             return Step::Delete(uid.clone());
         }
@@ -326,12 +329,15 @@ impl Workload {
         match (&self.netns, session.answers.get(uid)) {
             (None, None) if !session.snapshot_sent => Step::Keep(uid.to_owned()),
             (None, _) => Step::Wait(None),
-            (Some(netns), Some(LastAnswer::Serves(inode))) if *inode == netns.inode => Step::Wait(None),
-            (Some(netns), Some(LastAnswer::Refused { inode, retry_at, .. }))
-                if *inode == netns.inode && now < *retry_at =>
-            {
-                Step::Wait(Some(*retry_at))
+            (Some(netns), Some(LastAnswer::Serves(inode))) if *inode == netns.inode => {
+                Step::Wait(None)
             }
+            (
+                Some(netns),
+                Some(LastAnswer::Refused {
+                    inode, retry_at, ..
+                }),
+            ) if *inode == netns.inode && now < *retry_at => Step::Wait(Some(*retry_at)),
             (Some(netns), _) => Step::Add {
                 uid: uid.to_owned(),
                 workload: self.clone(),

@@ -151,7 +151,11 @@ pub async fn serve<L, F, S>(
         let watcher = connections.watcher();
         tokio::spawn(async move {
             let Some((place, evicted)) = places.admit(client).await else {
-                debug!(server = limits.server, ?client, "refused: the client is at its quota");
+                debug!(
+                    server = limits.server,
+                    ?client,
+                    "refused: the client is at its quota"
+                );
                 return;
             };
             let whole = async {

@@ -22,7 +22,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Step,
-    node::{KnownListeners, EarlierRows, Opened},
+    node::{EarlierRows, KnownListeners, Opened},
     policies::EarlierPolicy,
     repairs::{Findings, Repair},
 };

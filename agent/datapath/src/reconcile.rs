@@ -16,8 +16,8 @@ use sidetrack_reconcile::{Core, Enrollment, Processes as _, Sought, repairs::Sco
 use tokio::sync::mpsc;
 use tracing::error;
 
-pub use self::outside::OutsideProcesses;
 use self::outside::Outside;
+pub use self::outside::OutsideProcesses;
 use crate::{
     kernel::{Datapath, foreign::Foreign},
     netns::resolv_conf::ResolvConf,

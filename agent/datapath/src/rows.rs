@@ -3,8 +3,8 @@
 
 mod address_filter;
 mod capture_range;
-mod ifaces;
 mod earlier;
+mod ifaces;
 pub mod pod_rows;
 pub mod policy_rows;
 mod route_quota;

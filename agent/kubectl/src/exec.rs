@@ -88,7 +88,10 @@ pub async fn collect_in(
 ) -> Result<Finished> {
     let mut process = start(client, target, command, false).await?;
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) = tokio::try_join!(read(stdout, MAX_OUTPUT_BYTES), read(stderr, MAX_ERROR_BYTES))?;
+    let (stdout, stderr) = tokio::try_join!(
+        read(stdout, MAX_OUTPUT_BYTES),
+        read(stderr, MAX_ERROR_BYTES)
+    )?;
     Ok(Finished {
         stdout,
         stderr,

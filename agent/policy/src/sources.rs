@@ -8,7 +8,7 @@ use crate::{
     arguments,
     dialect::Dialect,
     error::PolicyError,
-    facts::{ContainerFacts, Excess, MAX_POD_BYTES, PodFacts, RunAs, Quota},
+    facts::{ContainerFacts, Excess, MAX_POD_BYTES, PodFacts, Quota, RunAs},
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,

@@ -25,7 +25,7 @@ use tracing::warn;
 use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
-    node::{Enrollment, EarlierRows, Node, NodeError, Processes as _},
+    node::{EarlierRows, Enrollment, Node, NodeError, Processes as _},
     policies::Policies,
     state::{Desired, Record},
 };

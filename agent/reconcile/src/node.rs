@@ -19,7 +19,7 @@ use sidetrack_policy::{
 
 use crate::{
     plan::Step,
-    policies::{Excess, EarlierPolicy},
+    policies::{EarlierPolicy, Excess},
     repairs::{Findings, Repair},
 };
 

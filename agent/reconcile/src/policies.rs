@@ -142,7 +142,11 @@ impl Policies {
             None => (self.take_earlier(policy)?, true, Arc::new(policy.clone())),
         };
         let pods = 1;
-        let used = InUse { id, pods, is_earlier };
+        let used = InUse {
+            id,
+            pods,
+            is_earlier,
+        };
         self.in_use.insert(Arc::clone(&policy), used);
         Some((id, policy))
     }

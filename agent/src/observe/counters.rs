@@ -182,7 +182,11 @@ impl ByResult {
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps, look: Option<&SidecarSockets>) -> io::Result<()> {
+pub fn add_live_facts(
+    pods: &mut [PodStatus],
+    maps: &Maps,
+    look: Option<&SidecarSockets>,
+) -> io::Result<()> {
     add_sidecars(pods, maps, look)?;
     let last = LastRefusals::read(maps)?;
     let overflowing = maps.overflow.keys()?;
@@ -213,7 +217,11 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps, look: Option<&Sidecar
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_sidecars(pods: &mut [PodStatus], maps: &Maps, look: Option<&SidecarSockets>) -> io::Result<()> {
+pub fn add_sidecars(
+    pods: &mut [PodStatus],
+    maps: &Maps,
+    look: Option<&SidecarSockets>,
+) -> io::Result<()> {
     let listening = maps.listeners.keys()?.into_iter();
     let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;

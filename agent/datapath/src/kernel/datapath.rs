@@ -79,7 +79,9 @@ impl Datapath {
         opened.map_err(|error| match pins.try_lock() {
             Ok(Some(_lock)) if !takes_over => match remove_own(&pins) {
                 Ok(()) => error,
-                Err(remaining) => error.context(format!("{remaining:#}; `sidetrack cleanup` removes it")),
+                Err(remaining) => {
+                    error.context(format!("{remaining:#}; `sidetrack cleanup` removes it"))
+                }
             },
             _ => error,
         })

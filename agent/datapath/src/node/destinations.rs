@@ -89,7 +89,8 @@ impl Departed {
         }
         let mut result = Ok(());
         let last = self.last.load(Ordering::Relaxed);
-        let (before, after): (Vec<u64>, Vec<u64>) = departed.into_iter().partition(|it| *it <= last);
+        let (before, after): (Vec<u64>, Vec<u64>) =
+            departed.into_iter().partition(|it| *it <= last);
         for netns in after.into_iter().chain(before) {
             if Instant::now() >= until {
                 break;

@@ -37,7 +37,10 @@ async fn a_nodes_word_is_text() {
     // A character in two parts, one that never ends, and one that is none.
     let long = "x".repeat(super::BUFFER - 1) + "\u{fc}y";
     assert_eq!(copied(long.as_bytes(), MAX_OUTPUT_BYTES).await.0, long);
-    assert_eq!(copied(b"a\xffb\xc3", MAX_OUTPUT_BYTES).await.0, "a\u{fffd}b\u{fffd}");
+    assert_eq!(
+        copied(b"a\xffb\xc3", MAX_OUTPUT_BYTES).await.0,
+        "a\u{fffd}b\u{fffd}"
+    );
     let (_, error) = copied(&vec![b'x'; MAX_OUTPUT_BYTES as usize + 1], MAX_OUTPUT_BYTES).await;
     assert_eq!(error.as_deref(), Some("its answer is longer than 8 MiB"));
 }

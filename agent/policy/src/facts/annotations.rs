@@ -88,7 +88,8 @@ impl Annotations {
 
     /// Drops long values.
     pub(super) fn drop_long(&mut self) {
-        self.values.retain(|_, value| value.len() <= MAX_VALUE_BYTES);
+        self.values
+            .retain(|_, value| value.len() <= MAX_VALUE_BYTES);
     }
 
     fn add_unknown(&mut self, name: &str) {

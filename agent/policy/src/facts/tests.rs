@@ -251,7 +251,10 @@ fn a_pod_beyond_the_bound_is_rejected_with_the_number() {
     assert_eq!(with_lists(&most, &[], "Running").excess(), None);
     let pod = with_lists(&(most + "x"), &[], "Running");
     let excess = pod.excess().unwrap();
-    assert_eq!((excess.bytes, excess.quota), (MAX_POD_BYTES + 1, Quota::Pod));
+    assert_eq!(
+        (excess.bytes, excess.quota),
+        (MAX_POD_BYTES + 1, Quota::Pod)
+    );
     assert!(pod.bytes() < 1000, "{}", pod.bytes());
     assert_eq!(pod.meta.name.as_deref(), Some("web"));
     let text = reason(&pod);

@@ -190,7 +190,10 @@ pub(crate) fn entries<'a, T: Entry>(
     let mut bad = 0;
     for item in items {
         if values.len() + bad == T::MAX_ENTRIES {
-            errors.push(error(found, format!("write at most {} entries", T::MAX_ENTRIES)));
+            errors.push(error(
+                found,
+                format!("write at most {} entries", T::MAX_ENTRIES),
+            ));
             break;
         }
         match parse(item) {

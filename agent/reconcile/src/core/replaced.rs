@@ -6,7 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 
 use super::{Core, leave::Leftover};
-use crate::node::{Enrollment, EarlierRows, Node};
+use crate::node::{EarlierRows, Enrollment, Node};
 
 /// Whose rows an enrollment replaces. Its own rows begin with a copy of them.
 #[derive(Debug)]

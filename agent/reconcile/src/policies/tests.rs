@@ -9,7 +9,7 @@ use std::{
 use sidetrack_common::ids::PolicyId;
 use sidetrack_policy::{Policy, compiled::CompiledPolicy, spans};
 
-use super::{GRACE, EarlierPolicy, Policies};
+use super::{EarlierPolicy, GRACE, Policies};
 
 fn policy(port: u16) -> CompiledPolicy {
     Policy {

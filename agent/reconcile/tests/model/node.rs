@@ -13,7 +13,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Processes, Step,
-    node::{KnownListeners, EarlierRows, NO_PROCESS, Opened, Sought},
+    node::{EarlierRows, KnownListeners, NO_PROCESS, Opened, Sought},
     policies::EarlierPolicy,
     repairs::{Findings, Repair},
 };

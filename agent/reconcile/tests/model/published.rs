@@ -297,7 +297,10 @@ fn a_pod_in_a_new_namespace_gives_up_only_its_own_old_one() {
         run.happen(Event::List { complete: false });
         run.happen(Event::Attach(1, ORDINARY));
         let earlier = run.core.pods_of_earlier_agents();
-        let names: Vec<_> = earlier.iter().map(|(.., name)| name.name.as_str()).collect();
+        let names: Vec<_> = earlier
+            .iter()
+            .map(|(.., name)| name.name.as_str())
+            .collect();
         assert_eq!(names, ["p0"]);
         // Processes in the old namespace keep it enrolled.
         assert_eq!(run.core.enrollments().count(), 1 + usize::from(runs));

@@ -199,7 +199,12 @@ fn a_pod_of_an_earlier_agent_is_attached_where_it_runs_and_forgotten_when_it_is_
     run.happen(Event::Lose(0, DETACHED));
     run.happen(Event::Restart);
     assert_eq!(run.core.pods_of_earlier_agents().len(), 2);
-    let cookies: Vec<_> = run.core.pods_of_earlier_agents().iter().map(|it| it.0).collect();
+    let cookies: Vec<_> = run
+        .core
+        .pods_of_earlier_agents()
+        .iter()
+        .map(|it| it.0)
+        .collect();
     let attached = |run: &Run, at: usize| run.world.borrow().is_attached(cookies[at]);
     assert!(!attached(&run, 0) && attached(&run, 1));
     run.world
@@ -224,7 +229,10 @@ fn a_pod_of_an_earlier_agent_is_attached_where_it_runs_and_forgotten_when_it_is_
     run.happen(Event::Unseen(false));
     ready(run.core.repair(Scope::All));
     let earlier = run.core.pods_of_earlier_agents();
-    assert_eq!(earlier.iter().map(|it| it.0).collect::<Vec<_>>(), [cookies[1]]);
+    assert_eq!(
+        earlier.iter().map(|it| it.0).collect::<Vec<_>>(),
+        [cookies[1]]
+    );
     assert!(!run.world.borrow().tables.pods.contains_key(&cookies[0]));
     no_violations(&run);
 }

@@ -74,8 +74,9 @@ pub fn ingress_links() -> bool {
         return false;
     }
     let program = ingress_program(bpf_attach_type::BPF_TCX_INGRESS);
-    let attached = program
-        .and_then(|program| sys::link_create_ingress(program.as_fd(), NO_INTERFACE, sys::Order::Last));
+    let attached = program.and_then(|program| {
+        sys::link_create_ingress(program.as_fd(), NO_INTERFACE, sys::Order::Last)
+    });
     attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 
