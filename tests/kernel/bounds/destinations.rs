@@ -23,7 +23,7 @@ kernel_test!(more_destinations_than_targets);
 /// names.
 fn more_destinations_than_targets() -> Result<()> {
     const MORE: u16 = 100;
-    let share = u16::try_from(DESTINATION_QUOTA)?;
+    let quota = u16::try_from(DESTINATION_QUOTA)?;
     let mut fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
@@ -37,13 +37,13 @@ fn more_destinations_than_targets() -> Result<()> {
     let counts = &maps.destinations_by_pod;
     counts.insert(&others, &(DESTINATION_QUOTA + DESTINATION_POOL))?;
     wait_pool(&maps, Some(DESTINATION_POOL))?;
-    dial_ports(&fixture, 0..share + MORE)?;
+    dial_ports(&fixture, 0..quota + MORE)?;
     ensure!(rows(&maps, own)? == DESTINATION_QUOTA);
 
     // It leaves the pool to others.
     counts.insert(&others, &DESTINATION_QUOTA)?;
     wait_pool(&maps, None)?;
-    dial_ports(&fixture, share..share + MORE)?;
+    dial_ports(&fixture, quota..quota + MORE)?;
     ensure!(rows(&maps, own)? == DESTINATION_QUOTA + u64::from(MORE));
     ensure!(counts.get(&own)? == Some(DESTINATION_QUOTA + u64::from(MORE)));
     ensure!(counts.get(&POOL_IN_USE)? == Some(MORE.into()));

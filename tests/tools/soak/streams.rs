@@ -148,7 +148,7 @@ impl Streams {
     fn seen(&mut self) -> Result<[Streamed; 3]> {
         let mut seen = [const { None }; 3];
         for (worker, seen) in self.clients.iter_mut().zip(&mut seen) {
-            worker.send(&Order::Tell)?;
+            worker.send(&Order::Report)?;
             *seen = Some(worker.hear()?);
         }
         Ok(seen.map(Option::unwrap_or_default))

@@ -126,7 +126,7 @@ pub enum Order {
     /// Have so many IPv4 and IPv6 listeners on a port.
     Keep(u16, usize),
     /// Report what has been seen.
-    Tell,
+    Report,
     /// End when all that has begun is done.
     End,
 }

@@ -238,7 +238,7 @@ impl Datapath {
     }
 
     /// Whether every pod that has links is enrolled by this agent, on a cgroup of its own.
-    pub(super) fn knows_all_attached(&self) -> Result<bool> {
+    pub(super) fn has_all_attached(&self) -> Result<bool> {
         let own = &self.attachments.callbacks.own;
         let pods = self.attached_pods()?;
         let is_known = |pod| own.get(pod).is_some_and(|own| own.path.is_some());
@@ -258,7 +258,7 @@ impl Datapath {
         if is_needed || !self.attachments.has_callbacks_for_all() {
             return Ok(());
         }
-        if !self.knows_all_attached()? {
+        if !self.has_all_attached()? {
             return Ok(());
         }
         let Some(link) = self.attachments.callbacks_hook().link.take() else {

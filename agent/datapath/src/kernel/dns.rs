@@ -195,7 +195,7 @@ impl Datapath {
             return Ok(());
         }
         let is_earlier = || DNS_HOOKS.iter().any(|hook| pin(hook).exists());
-        if self.dns.all.is_some() || is_earlier() && self.knows_all_attached()? {
+        if self.dns.all.is_some() || is_earlier() && self.has_all_attached()? {
             unpin(pin)?;
             self.dns.all = None;
         }

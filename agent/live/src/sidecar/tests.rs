@@ -81,7 +81,7 @@ fn words_for_each_state() {
 }
 
 #[test]
-fn nobody_has_looked_whether_it_accepts() {
+fn it_is_unknown_whether_it_accepts() {
     let sockets = Sockets {
         queue: None,
         ..LISTENING
