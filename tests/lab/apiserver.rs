@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -264,6 +264,18 @@ impl ApiServer {
     /// Which protocols `pods/exec` speaks from now on.
     pub fn exec_protocols(&self, protocols: &[&'static str]) {
         self.store.set_exec_protocols(protocols);
+    }
+
+    /// When Events were sent, also those that were refused.
+    #[must_use]
+    pub fn event_attempts(&self) -> Vec<Instant> {
+        self.store.event_attempts()
+    }
+
+    /// What the status of pods was patched with.
+    #[must_use]
+    pub fn pod_patches(&self) -> Vec<Value> {
+        self.store.pod_patches()
     }
 
     /// Events that were sent.

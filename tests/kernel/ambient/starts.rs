@@ -62,6 +62,10 @@ fn pods_start_when_ztunnel_serves_them() -> Result<()> {
     let wanted = format!("add shop/web of cashier {inode}");
     ensure!(received == wanted, "{received}, wanted {wanted}");
     wait_annotation(&node, "web", true)?;
+    // Another pod may have its name by the time of the write.
+    let patches = node.api.pod_patches();
+    let all_of_it = patches.iter().all(|it| it["metadata"]["uid"] == uid);
+    ensure!(!patches.is_empty() && all_of_it, "{patches:?}");
 
     let _app = sandbox.pod(&node.lab, &uid)?.actor()?;
     // Its agent is killed and comes again: ztunnel receives the pod before the end of the snapshot.

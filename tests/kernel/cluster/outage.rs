@@ -134,7 +134,18 @@ fn an_event_that_is_refused_is_sent_again() -> Result<()> {
     node.api.refuse_events(2);
     node.api.apply(injected("web", &uid))?;
     node.wait_enrollment("shop/web", true)?;
-    wait_for(|| Ok(enrolled_events(&node.api) == 1))
+    wait_for(|| Ok(enrolled_events(&node.api) == 1))?;
+    // Not at once: a server that is busy would be busier.
+    let attempts = node.api.event_attempts();
+    let pauses = attempts.windows(2).map(|pair| pair[1] - pair[0]);
+    let pauses: Vec<Duration> = pauses.collect();
+    ensure!(
+        pauses.len() == 2
+            && pauses[0] >= Duration::from_millis(1_900)
+            && pauses[1] >= Duration::from_millis(3_900),
+        "{pauses:?}"
+    );
+    Ok(())
 }
 
 fn enrolled_events(api: &ApiServer) -> usize {

@@ -433,6 +433,12 @@ async fn patch_pod(
     let Some(mut pod) = store.get(Resource::Pods, &namespace, &name) else {
         return failure(StatusCode::NOT_FOUND, "NotFound", "no such pod");
     };
+    store.add_pod_patch(patch.clone());
+    // As the real one: a precondition.
+    let uid = &patch["metadata"]["uid"];
+    if !uid.is_null() && *uid != pod["metadata"]["uid"] {
+        return failure(StatusCode::CONFLICT, "Conflict", "another pod has the name");
+    }
     let changes = patch["metadata"]["annotations"].as_object();
     for (name, value) in changes.into_iter().flatten() {
         let annotations = &mut pod["metadata"]["annotations"];

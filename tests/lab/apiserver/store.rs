@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -85,6 +85,10 @@ struct Inner {
     forbidden: BTreeSet<Resource>,
     /// How many Events are refused from now on.
     refused_events: usize,
+    /// When Events were sent, also those that were refused.
+    event_attempts: Vec<Instant>,
+    /// What pods were patched with.
+    pod_patches: Vec<Value>,
     /// A text in answers, and what takes its place.
     substitute: Option<(String, String)>,
     /// Decides about commands in containers.
@@ -238,9 +242,22 @@ impl Store {
     /// Whether the next Event is refused.
     pub fn refuses_event(&self) -> bool {
         let mut inner = self.lock();
+        inner.event_attempts.push(Instant::now());
         let refuses = inner.refused_events > 0;
         inner.refused_events = inner.refused_events.saturating_sub(1);
         refuses
+    }
+
+    pub fn event_attempts(&self) -> Vec<Instant> {
+        self.lock().event_attempts.clone()
+    }
+
+    pub fn add_pod_patch(&self, patch: Value) {
+        self.lock().pod_patches.push(patch);
+    }
+
+    pub fn pod_patches(&self) -> Vec<Value> {
+        self.lock().pod_patches.clone()
     }
 
     pub fn is_forbidden(&self, resource: Resource) -> bool {

@@ -16,10 +16,14 @@ use tracing::warn;
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::PodEvent;
 
-/// Between attempts while the API server is away.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Before an Event that could not be sent is sent again. Each further pause is twice as long, up to a minute.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// Attempts for an Event that the API server answers with an error of its own.
+const MAX_FAILURES: u32 = 5;
+/// Events that wait for their first attempt, and for another one. A node has far fewer pods; further ones are dropped.
+const QUEUE: usize = 1024;
 
-/// Sends events, one after the other.
+/// Sends events, one after the other. One that cannot be sent does not keep the others waiting.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     queue: mpsc::Sender<PodEvent>,
@@ -28,8 +32,6 @@ pub struct Reporter {
 impl Reporter {
     /// Starts to send.
     pub fn start(client: Client, node: &str) -> Self {
-        // A node has far fewer pods. While the API server is away, further events are dropped.
-        const QUEUE: usize = 1024;
         let (queue, pod_events) = mpsc::channel(QUEUE);
         let reporter = events::Reporter {
             controller: "sidetrack.dev/agent".to_owned(),
@@ -100,21 +102,20 @@ impl Recorders {
         }
         Some(last.recorder.clone())
     }
-}
 
-async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>) {
-    // The API allows a note 1 kB.
-    const LONGEST: usize = 1000;
-    while let Some(pod_event) = pod_events.recv().await {
+    /// Makes the Event; `None` if the pod has had too many.
+    fn prepare(&mut self, pod_event: PodEvent) -> Option<Outgoing> {
+        // The API allows a note 1 kB.
+        const LONGEST: usize = 1000;
         let mut note = pod_event.note;
         if let Some((cut, _)) = note.char_indices().find(|(at, _)| *at >= LONGEST) {
             note.truncate(cut);
             note.push_str("...");
         }
         let pod = &pod_event.pod;
-        let Some(recorder) = recorders.of(pod, pod_event.reason, &note) else {
+        let Some(recorder) = self.of(pod, pod_event.reason, &note) else {
             warn!(%pod, reason = pod_event.reason, "too many different Events, not sent: {note}");
-            continue;
+            return None;
         };
         let event = Event {
             type_: if pod_event.warning {
@@ -135,18 +136,105 @@ async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>
             uid: pod_event.uid,
             ..ObjectReference::default()
         };
-        while let Err(error) = recorder.publish(&event, &pod).await {
-            warn!(pod = %pod_event.pod, reason = event.reason, "cannot send an Event: {error}");
-            if is_final(&error) {
-                break;
+        Some(Outgoing {
+            recorder,
+            event,
+            pod,
+            failures: 0,
+            due: Instant::now(),
+        })
+    }
+}
+
+/// An Event on its way.
+struct Outgoing {
+    recorder: Recorder,
+    event: Event,
+    pod: ObjectReference,
+    /// How many times it could not be sent.
+    failures: u32,
+    /// When it is sent.
+    due: Instant,
+}
+
+async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>) {
+    let mut delayed: Vec<Outgoing> = Vec::new();
+    loop {
+        let next = (0..delayed.len()).min_by_key(|at| delayed[*at].due);
+        let due = next.map(|at| delayed[at].due);
+        let mut outgoing = tokio::select! {
+            pod_event = pod_events.recv() => {
+                let Some(pod_event) = pod_event else { return };
+                let Some(outgoing) = recorders.prepare(pod_event) else { continue };
+                outgoing
             }
-            tokio::time::sleep(PAUSE).await;
+            () = sleep_until(due) => match next {
+                Some(at) => delayed.swap_remove(at),
+                None => continue,
+            }
+        };
+        let (pod, reason) = (&outgoing.pod, &outgoing.event.reason);
+        if let Err(error) = outgoing.recorder.publish(&outgoing.event, pod).await {
+            let pod = format!("{}/{}", text(&pod.namespace), text(&pod.name));
+            match pause_after(&error, outgoing.failures) {
+                Some(pause) if delayed.len() < QUEUE => {
+                    warn!(pod, reason, "cannot send an Event yet: {error}");
+                    outgoing.failures += 1;
+                    outgoing.due = Instant::now() + pause;
+                    delayed.push(outgoing);
+                }
+                _ => warn!(pod, reason, "an Event is lost: {error}"),
+            }
         }
     }
 }
 
-/// Whether the API server has refused the Event. Otherwise it is away or busy.
-fn is_final(error: &kube::Error) -> bool {
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn text(name: &Option<String>) -> &str {
+    name.as_deref().unwrap_or_default()
+}
+
+/// How long after a failure an Event is sent again, if it is. A server that is away is waited for; one that answers has
+/// [`MAX_FAILURES`] chances, and none if it refuses.
+fn pause_after(error: &kube::Error, failures: u32) -> Option<Duration> {
     const TOO_MANY_REQUESTS: u16 = 429;
-    matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != TOO_MANY_REQUESTS)
+    if let kube::Error::Api(status) = error {
+        let is_final = status.code < 500 && status.code != TOO_MANY_REQUESTS;
+        if is_final || failures + 1 >= MAX_FAILURES {
+            return None;
+        }
+    }
+    Some(FIRST_PAUSE * 2_u32.pow(failures.min(5)))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::{FIRST_PAUSE, MAX_FAILURES, pause_after};
+
+    fn answer(code: u16) -> kube::Error {
+        kube::Error::Api(Box::new(Status::failure("no", "No").with_code(code)))
+    }
+
+    #[test]
+    fn pauses_grow_and_end_where_the_server_answers() {
+        for code in [400, 403, 404, 422] {
+            assert_eq!(pause_after(&answer(code), 0), None, "{code}");
+        }
+        for code in [429, 500, 503] {
+            let pauses = (0..MAX_FAILURES).map_while(|it| pause_after(&answer(code), it));
+            let wanted = (0..MAX_FAILURES - 1).map(|it| FIRST_PAUSE * 2_u32.pow(it));
+            assert!(pauses.eq(wanted), "{code}");
+        }
+        let away = kube::Error::LinesCodecMaxLineLengthExceeded;
+        assert_eq!(pause_after(&away, 0), Some(FIRST_PAUSE));
+        assert_eq!(pause_after(&away, 1000), Some(FIRST_PAUSE * 32));
+    }
 }
