@@ -22,6 +22,8 @@ pub enum Command {
     Build,
     /// Check formatting, lints, documentation, spelling, shell scripts, dependencies and the order of modules
     Lint,
+    /// Build the documentation as a site with search
+    Docs,
     /// Write the table of values into the chart's README
     Values,
     /// Run every test, against the real kernel (needs root)

@@ -7,6 +7,7 @@ mod build;
 mod cli;
 mod crates;
 mod cross;
+mod docs;
 mod fuzz;
 mod image;
 mod lint;
@@ -49,6 +50,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Setup => setup::everything().map(|()| ExitCode::SUCCESS),
         Command::Build => build::release().map(|()| ExitCode::SUCCESS),
         Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
+        Command::Docs => docs::build().map(|()| ExitCode::SUCCESS),
         Command::Values => lint::values::write().map(|()| ExitCode::SUCCESS),
         Command::Test(options) => test::run(&options),
         Command::Compare(arguments) => tool::tests("compare", Agent::Debug, &arguments),
