@@ -7,6 +7,7 @@ mod counts;
 pub mod documents;
 pub mod history;
 pub mod output;
+pub mod refusals;
 pub mod screen;
 mod sidecar;
 pub mod top;

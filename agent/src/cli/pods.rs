@@ -15,6 +15,7 @@ use sidetrack_datapath::{
     kernel::{maps::Maps, pins::Pins},
     rows::names,
 };
+use sidetrack_live::refusals::LastRefusal;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -138,7 +139,7 @@ fn print(pods: &[PodStatus], wide: bool) -> Result<()> {
         if wide {
             row.extend(wide_row(pod));
         }
-        let refused = pod.refusals.first().map(last_refusal);
+        let refused = pod.refusals.iter().find_map(|it| last_refusal(pod, it));
         let hangs = pod.sidecar.as_ref().and_then(Sidecar::remark);
         let remarks: Vec<&str> = pod
             .reason
@@ -194,12 +195,11 @@ fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
 }
 
 /// Where to look further.
-fn last_refusal(refusals: &Refusals) -> String {
-    let ago = refusals
-        .seconds_ago
-        .map_or_else(String::new, |ago| format!(" {} ago", output::seconds(ago)));
-    format!(
-        "last refused{ago}: {}, see `sidetrack why`",
-        refusals.reason
-    )
+fn last_refusal(pod: &PodStatus, refusals: &Refusals) -> Option<String> {
+    let last = LastRefusal {
+        reason: refusals.reason.clone(),
+        seconds_ago: refusals.seconds_ago,
+    };
+    let unknown = Sidecar::Unknown;
+    last.remark(pod.sidecar.as_ref().unwrap_or(&unknown), "sidetrack why")
 }

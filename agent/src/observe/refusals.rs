@@ -61,6 +61,17 @@ impl LastRefusals {
     }
 }
 
+/// What is done about a refusal that is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It is reported, of a pod with this name.
+    Now(String),
+    /// It is still new at the next look.
+    Later,
+    /// It is not reported.
+    Never,
+}
+
 /// Finds the pods and reasons that are new.
 #[derive(Debug)]
 pub struct NewRefusals {
@@ -79,14 +90,15 @@ impl NewRefusals {
         }
     }
 
-    /// The last refusal of each pod and reason that was not there before. `name` names a pod by its cookie.
+    /// The last refusal of each pod and reason that was not there before. `report` says what is done about those of a pod,
+    /// by its cookie, and of a rule.
     ///
     /// # Errors
     /// If the map cannot be read.
     pub fn look(
         &mut self,
         maps: &Maps,
-        name: impl Fn(u64) -> Option<String>,
+        report: impl Fn(u64, &str) -> Report,
     ) -> io::Result<Vec<TraceEvent>> {
         let clocks = Clocks::now();
         let mut now = HashSet::new();
@@ -100,8 +112,14 @@ impl NewRefusals {
             // One that is just being written, or of a pod that is not known yet, is new at the next look.
             let event = maps.last_refusals.get(&key)?;
             let event = event.filter(|event| event.is_complete() && is_of(&key, event));
-            let Some((event, name)) = event.zip(name(key.netns)) else {
-                continue;
+            let rule = Rule::from_number(key.rule).map_or("", Rule::name);
+            let (event, name) = match (event, report(key.netns, rule)) {
+                (None, _) | (_, Report::Later) => continue,
+                (Some(_), Report::Never) => {
+                    now.insert(row);
+                    continue;
+                }
+                (Some(event), Report::Now(name)) => (event, name),
             };
             now.insert(row);
             let age = self.since.elapsed().unwrap_or(Duration::ZERO);

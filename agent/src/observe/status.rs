@@ -27,7 +27,7 @@ use crate::observe::{
     cost::{cost, own_process},
     counters::{ByResult, Totals, add_live_facts, add_sidecars},
     history::History,
-    refusals::NewRefusals,
+    refusals::{NewRefusals, Report},
     sidecars::Sidecars,
     snapshot::Snapshot,
     timings::Timings,
@@ -176,16 +176,16 @@ impl Status {
         Ok(pods)
     }
 
-    /// The refusals that are new. `name` names a pod by its cookie.
+    /// The refusals that are new. `report` says what is done about those of a pod, by its cookie, and of a rule.
     ///
     /// # Errors
     /// If the map cannot be read.
     pub fn new_refusals(
         &self,
         seen: &mut NewRefusals,
-        name: impl Fn(u64) -> Option<String>,
+        report: impl Fn(u64, &str) -> Report,
     ) -> io::Result<Vec<TraceEvent>> {
-        seen.look(&self.maps, name)
+        seen.look(&self.maps, report)
     }
 
     /// What happened lately.

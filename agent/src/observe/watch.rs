@@ -5,21 +5,28 @@ use std::{
     collections::HashMap,
     io,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use sidetrack_base::runtime;
 use sidetrack_live::{
     Sidecar,
     history::{Entry, Kind},
+    refusals::is_without_sidecar,
 };
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::error;
 
 use crate::{
     api::{PodStatus, TraceEvent},
-    observe::{refusals::NewRefusals, status::Status},
+    observe::{
+        refusals::{NewRefusals, Report},
+        status::Status,
+    },
 };
+
+/// How long a sidecar may take to start before refused connections are an event.
+const START: Duration = Duration::from_secs(60);
 
 /// How often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -31,6 +38,8 @@ struct Seen {
     sidecars: HashMap<u64, Option<Kind>>,
     /// The same by name, as the agent before this one has seen it. Only for the first look.
     earlier: HashMap<String, Kind>,
+    /// When pods were first seen whose sidecar has never been up since, by cookie.
+    starting: HashMap<u64, Instant>,
     refusals: NewRefusals,
 }
 
@@ -44,6 +53,7 @@ pub async fn watch(status: Arc<Status>) {
     let mut seen = Seen {
         sidecars: HashMap::new(),
         earlier: sidecars_in(&entries),
+        starting: HashMap::new(),
         refusals: NewRefusals::since(since.unwrap_or_else(SystemTime::now)),
     };
     let mut failed = false;
@@ -74,6 +84,8 @@ impl Seen {
     fn look(&mut self, status: &Status) -> io::Result<()> {
         let pods = status.look_at_sidecars()?;
         let mut now = HashMap::new();
+        let mut starting = HashMap::new();
+        let mut reports = HashMap::new();
         for pod in &pods {
             let Some((netns, sidecar)) = pod.netns.as_ref().zip(pod.sidecar.as_ref()) else {
                 continue;
@@ -83,6 +95,18 @@ impl Seen {
                 Some(before) => *before,
                 None => self.earlier.remove(&name),
             };
+            let since = match self.sidecars.get(&netns.cookie) {
+                Some(_) => self.starting.get(&netns.cookie).copied(),
+                None => before.is_none().then(Instant::now),
+            };
+            let report = match since {
+                Some(since) => of_start(sidecar, since.elapsed(), name.clone()),
+                None => Report::Now(name.clone()),
+            };
+            if let Some(since) = since.filter(|_| *sidecar != Sidecar::Up) {
+                starting.insert(netns.cookie, since);
+            }
+            reports.insert(netns.cookie, report);
             if let Some(text) = change(before, sidecar)
                 && let Some(kind) = kind(sidecar)
             {
@@ -92,12 +116,19 @@ impl Seen {
         }
         self.sidecars = now;
         self.earlier.clear();
+        self.starting = starting;
         let by_cookie: HashMap<u64, &PodStatus> = pods
             .iter()
             .filter_map(|pod| Some((pod.netns.as_ref()?.cookie, pod)))
             .collect();
-        let name = |cookie| by_cookie.get(&cookie).map(|pod| pod.full_name());
-        for refused in status.new_refusals(&mut self.refusals, name)? {
+        let report = |cookie, rule: &str| {
+            let name = || by_cookie.get(&cookie).map(|pod| pod.full_name());
+            match reports.get(&cookie) {
+                Some(report) if is_without_sidecar(rule) => report.clone(),
+                _ => name().map_or(Report::Later, Report::Now),
+            }
+        };
+        for refused in status.new_refusals(&mut self.refusals, report)? {
             let text = refusal(&refused);
             status
                 .history()
@@ -116,6 +147,16 @@ fn kind(sidecar: &Sidecar) -> Option<Kind> {
             Some(Kind::SidecarDown)
         }
         Sidecar::Listens | Sidecar::OutboundUnknown | Sidecar::NotYet | Sidecar::Unknown => None,
+    }
+}
+
+/// What is done about connections that were refused because a sidecar does not listen, where it has never been up. All are
+/// refused until then, which is no event; a sidecar that does not come up is one.
+fn of_start(sidecar: &Sidecar, since: Duration, name: String) -> Report {
+    match sidecar {
+        Sidecar::Up => Report::Never,
+        _ if since < START => Report::Later,
+        _ => Report::Now(name),
     }
 }
 

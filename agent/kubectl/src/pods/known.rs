@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sidetrack_live::{Connections, Sidecar, Sockets};
+use sidetrack_live::{Connections, Sidecar, Sockets, refusals::LastRefusal};
 
 use crate::ask::Whole;
 
@@ -36,13 +36,7 @@ pub struct Pod {
     #[serde(default)]
     connections: Connections,
     #[serde(default)]
-    refusals: Vec<Refusals>,
-}
-
-/// Refused connections of one reason, the latest first.
-#[derive(Clone, Debug, Deserialize)]
-struct Refusals {
-    reason: String,
+    refusals: Vec<LastRefusal>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -83,11 +77,9 @@ impl Known {
 
     /// Where to look further.
     pub fn last_refusal(&self) -> Option<String> {
-        let last = self.shown.refusals.first()?;
-        Some(format!(
-            "last refused: {}, see `kubectl sidetrack why`",
-            last.reason
-        ))
+        let sidecar = self.sidecar();
+        let mut refusals = self.shown.refusals.iter();
+        refusals.find_map(|it| it.remark(&sidecar, "kubectl sidetrack why"))
     }
 
     /// A counter.

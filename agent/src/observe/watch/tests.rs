@@ -3,7 +3,8 @@ use sidetrack_live::{
     history::{Entry, Kind},
 };
 
-use super::{change, sidecars_in};
+use super::{START, change, of_start, sidecars_in};
+use crate::observe::refusals::Report;
 
 const HANGS: Sidecar = Sidecar::Hangs {
     waiting: 5,
@@ -71,4 +72,16 @@ fn the_last_word_of_an_earlier_agent_counts() {
     ]);
     assert_eq!(found.get("shop/web-0"), Some(&Kind::SidecarUp));
     assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn refusals_of_a_start_are_no_event_unless_it_lasts() {
+    let of = |sidecar, since| of_start(&sidecar, since, "a/b".to_owned());
+    let now = Report::Now("a/b".to_owned());
+    for sidecar in [Sidecar::Down, Sidecar::OutboundOnly, Sidecar::NotYet] {
+        assert_eq!(of(sidecar.clone(), START / 2), Report::Later);
+        assert_eq!(of(sidecar, START), now);
+    }
+    assert_eq!(of(Sidecar::Up, START / 2), Report::Never);
+    assert_eq!(of(Sidecar::Up, 2 * START), Report::Never);
 }
