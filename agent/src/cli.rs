@@ -59,7 +59,7 @@ enum Command {
     Explain(explain::Options),
     /// Show pods live: sidecars, connections a second, refusals
     Top(top::Options),
-    /// Show connections as they are decided: who connects where, and what becomes of it
+    /// Stream connections with their verdicts
     Trace(trace::Options),
     /// Show why connections of a pod were refused, and what to do
     Why(why::Options),
@@ -67,7 +67,7 @@ enum Command {
     Connections(connections::Options),
     /// List what happened lately: policies, repairs, sidecars, first refusals, agents
     Events(events::Options),
-    /// Show what sidetrack takes of this node: memory by map, the agent's memory and processor time
+    /// Show sidetrack's memory and CPU use on this node
     Cost(cost::Options),
     /// Check from inside a pod, as its sidecar's user, whether its connections are intercepted. Exits
     /// with 126 if not, as istio-validation does

@@ -305,6 +305,12 @@ fn nodes_that_should_have_an_agent() -> Result<()> {
     let status = cluster.run(&["status", "--check"])?;
     ensure!(status.out.lines().count() < 24, "{status:?}");
     ensure!(cluster.run(&["status"])?.code == 0);
+    // An administrator has opened the gate of a node, whose agent is not there to say so.
+    let mut opened = lab::plugin::daemonset(30);
+    opened["metadata"]["annotations"] = serde_json::json!({"sidetrack.dev/open-gate": "node-03"});
+    cluster.api.apply(opened)?;
+    check(1, "the gate is open by annotation sidetrack.dev/open-gate")?;
+    check(1, "for nodes \"node-03\"")?;
     // It is not known how many should have one.
     cluster.api.forbid("DaemonSet")?;
     check(3, "daemonsets is forbidden")

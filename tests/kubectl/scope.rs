@@ -92,7 +92,7 @@ fn mistakes_name_their_cure() -> Result<()> {
             2,
             "write a duration such as 500ms, 10s or 2m",
         ),
-        (&["pods", "--timeout", "0"], 2, "longer than nothing"),
+        (&["pods", "--timeout", "0"], 2, "greater than 0"),
         (&["pods", "--parallel", "0"], 2, "1..=256"),
         (&["pods", "-A", "-n", "shop"], 2, "cannot be used with"),
         (&["pods", "--context", "prod"], 1, "prod"),

@@ -14,7 +14,7 @@ use sidetrack_policy::{
 /// What all pods of the mesh have in common.
 #[derive(Clone, Debug, Args)]
 pub struct MeshFlags {
-    /// File with defaults for all pods (YAML). The agent follows its changes
+    /// File with defaults for all pods (YAML). A running agent applies its changes
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// A default for all pods, such as excludeOutboundPorts=3306. It overrides the file
@@ -26,10 +26,16 @@ pub struct MeshFlags {
     accelerate: bool,
     /// How to treat traffic that only passes through a pod, and pods that name virtual interfaces
     /// (kubevirtInterfaces) [default: full]
-    #[arg(long, value_enum, global = true)]
+    #[arg(long, value_name = "MODE", value_enum, global = true)]
     virtual_interfaces: Option<VirtualInterfaces>,
     /// Whose sidecars to serve; repeat it for several meshes [default: auto]
-    #[arg(long = "mesh", value_enum, value_delimiter = ',', global = true)]
+    #[arg(
+        long = "mesh",
+        value_name = "MESH",
+        value_enum,
+        value_delimiter = ',',
+        global = true
+    )]
     meshes: Vec<Served>,
     /// Serve pods in Istio's ambient mode as well (experimental)
     #[arg(long, global = true)]

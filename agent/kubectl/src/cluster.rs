@@ -17,12 +17,21 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use sidetrack_policy::{facts::PodFacts, select::LABEL, text::printable};
+use sidetrack_policy::{facts::PodFacts, gate::OPEN_GATE, select::LABEL, text::printable};
 
 use crate::{
     agents::{self, Agent},
     flags::{Connect, Which},
 };
+
+/// What the agents' DaemonSet says.
+#[derive(Debug)]
+pub struct WantedAgents {
+    /// How many nodes should have an agent.
+    pub nodes: u32,
+    /// The values of [`OPEN_GATE`].
+    pub open_gate: Vec<String>,
+}
 
 /// The label of the agents' pods, and of their DaemonSet.
 const AGENTS: &str = "app.kubernetes.io/name=sidetrack";
@@ -123,11 +132,11 @@ impl Cluster {
         list(api, ListParams::default().labels(AGENTS)).await
     }
 
-    /// How many nodes should have an agent, by its DaemonSet.
+    /// What the agents' DaemonSet says.
     ///
     /// # Errors
     /// If there is none, or it cannot be read.
-    pub async fn wanted_agents(&self) -> Result<u32> {
+    pub async fn wanted_agents(&self) -> Result<WantedAgents> {
         let namespace = &self.connect.agents_namespace;
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), namespace);
         let found = list(api, ListParams::default().labels(AGENTS)).await?;
@@ -138,7 +147,13 @@ impl Cluster {
             .iter()
             .filter_map(|daemonset| daemonset.status.as_ref());
         let wanted: i32 = wanted.map(|it| it.desired_number_scheduled).sum();
-        Ok(wanted.try_into().unwrap_or_default())
+        let gates = found
+            .iter()
+            .filter_map(|it| it.annotations().get(OPEN_GATE));
+        Ok(WantedAgents {
+            nodes: wanted.try_into().unwrap_or_default(),
+            open_gate: gates.cloned().collect(),
+        })
     }
 
     /// The agents by node.

@@ -51,10 +51,10 @@ pub struct Which {
     pub selector: Option<String>,
 }
 
-/// A duration that is longer than nothing.
+/// A duration greater than 0.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match sidetrack_base::duration::duration(text) {
-        Ok(Duration::ZERO) => Err("it must be longer than nothing".to_owned()),
+        Ok(Duration::ZERO) => Err("it must be greater than 0".to_owned()),
         given => given,
     }
 }

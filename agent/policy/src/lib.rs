@@ -70,6 +70,7 @@ pub mod exclusions;
 pub mod facts;
 #[cfg(test)]
 mod fixture;
+pub mod gate;
 pub mod ids;
 pub mod inputs;
 pub mod interfaces;

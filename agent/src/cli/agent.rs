@@ -47,7 +47,7 @@ pub(super) struct Options {
     source: SourceFlags,
     /// Which sidecar pods to enroll: those labeled sidetrack.dev/interception=enabled, themselves or by
     /// their namespace, or all but those labeled disabled [default: labeled; injected with --pods-dir]
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "MODE", value_enum)]
     enroll: Option<Enroll>,
     #[command(flatten)]
     mesh: MeshFlags,
@@ -83,7 +83,7 @@ pub(super) struct Options {
     )]
     ztunnel_socket: PathBuf,
     /// Form of the log on stderr
-    #[arg(long, value_enum, default_value = "text")]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
 }
 
@@ -127,12 +127,12 @@ struct PluginFlags {
     /// The control socket's path on the node, for the plugin [default: that of --socket]
     #[arg(long, value_name = "PATH", requires = "cni_conf_dir", value_parser = absolute)]
     cni_socket: Option<PathBuf>,
-    /// A directory with token and ca.crt of a service account that may get the DaemonSet. With them the
-    /// plugin learns when sidetrack was uninstalled without an agent on the node, and lets pods start
+    /// A directory with token and ca.crt of a service account that may get the DaemonSet. They let the plugin detect
+    /// an uninstall and the annotation sidetrack.dev/open-gate
     #[arg(long, value_name = "DIR", requires = "cni_conf_dir")]
     cni_credentials: Option<PathBuf>,
-    /// The path of --cni-conf-dir on the node, for the plugin [default: the same]. An agent of a DaemonSet without
-    /// --cni-conf-dir looks there for an entry that asks it [default: /etc/cni/net.d]
+    /// The path of --cni-conf-dir on the node, for the plugin [default: the same]. Without --cni-conf-dir: where to
+    /// look for a leftover plugin entry [default: /etc/cni/net.d]
     #[arg(long, value_name = "PATH")]
     cni_node_conf_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 impl Options {
     fn config(self) -> Config {
         let socket = self.places.socket;
-        let plugin = self.plugin.plugin(&socket, self.source.daemonset());
+        let plugin = self.plugin.plugin(&socket, &self.source);
         let pods = self.source.pods();
         let enroll = self.enroll.unwrap_or(match pods {
             Pods::Directory(_) => Enroll::Injected,
@@ -177,10 +177,8 @@ impl SourceFlags {
         self.daemonset.as_ref().or(self.own_pod.as_ref())
     }
 
-    fn pods(self) -> Pods {
-        if let Some(directory) = self.pods_dir {
-            return Pods::Directory(directory);
-        }
+    /// The node's name. Ends the process if there is none.
+    fn node_name(&self) -> String {
         // The variable may be there for other reasons: it contradicts no flag.
         let variable = || match env::var(NODE_NAME) {
             Ok(name) => {
@@ -188,9 +186,16 @@ impl SourceFlags {
             }
             Err(_) => Err("pass --node-name NAME or --pods-dir DIR".to_owned()),
         };
-        let name = self.node_name.map_or_else(variable, Ok);
+        let name = self.node_name.clone().map_or_else(variable, Ok);
+        name.unwrap_or_else(|problem| usage(&problem))
+    }
+
+    fn pods(self) -> Pods {
+        if let Some(directory) = self.pods_dir {
+            return Pods::Directory(directory);
+        }
         Pods::Node {
-            name: name.unwrap_or_else(|problem| usage(&problem)),
+            name: self.node_name(),
             daemonset: self.daemonset.or(self.own_pod),
             remove_taint: self.remove_taint,
         }
@@ -198,8 +203,8 @@ impl SourceFlags {
 }
 
 impl PluginFlags {
-    /// `daemonset` is the agent's.
-    fn plugin(&self, agent_socket: &Path, daemonset: Option<&PodRef>) -> Plugin {
+    fn plugin(&self, agent_socket: &Path, source: &SourceFlags) -> Plugin {
+        let daemonset = source.daemonset();
         let (Some(bin_dir), Some(conf_dir)) = (&self.cni_bin_dir, &self.cni_conf_dir) else {
             if self.cni.any() {
                 usage(
@@ -233,7 +238,10 @@ impl PluginFlags {
         if let (Some(secret), Some(daemonset)) = (&self.cni_credentials, daemonset) {
             let on_node = self.cni_node_conf_dir.as_deref().unwrap_or(conf_dir);
             let kubeconfig = on_node.join(credentials::FILE);
-            installation.entry = installation.entry.of_daemonset(daemonset, kubeconfig);
+            let node = source.node_name();
+            installation.entry = installation
+                .entry
+                .of_daemonset(daemonset, kubeconfig, &node);
             installation.credentials = Some(Credentials {
                 secret: secret.clone(),
             });

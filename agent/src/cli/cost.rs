@@ -1,4 +1,4 @@
-//! `sidetrack cost`: what sidetrack takes of this node.
+//! `sidetrack cost`: sidetrack's memory and CPU use on this node.
 
 use std::{process::ExitCode, time::Duration};
 

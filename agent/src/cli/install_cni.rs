@@ -24,7 +24,7 @@ pub(super) struct CniFlags {
     /// How long a starting pod waits for the agent's answer, 1s to 110s in whole seconds [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = cni_timeout)]
     cni_timeout: Option<Duration>,
-    /// Namespaces whose pods start also when no agent answers, separated by commas [default:
+    /// Namespaces whose pods may start without an agent, separated by commas [default:
     /// kube-system,sidetrack-system]
     #[arg(long, value_name = "NAMESPACES", value_delimiter = ',', value_parser = namespace_or_none)]
     cni_exclude_namespaces: Option<Vec<String>>,

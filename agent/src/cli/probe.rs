@@ -16,7 +16,7 @@ use crate::server::metrics_http::{LIVE, READY};
   sidetrack probe ready")]
 pub(super) struct Options {
     /// What to ask for
-    #[arg(value_enum)]
+    #[arg(value_name = "CHECK", value_enum)]
     what: What,
     #[command(flatten)]
     places: Places,

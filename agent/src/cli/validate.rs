@@ -29,15 +29,15 @@ pub(super) struct Options {
     /// The sidecar's port for inbound connections
     #[arg(long, value_name = "PORT", default_value = "15006", value_parser = clap::value_parser!(u16).range(1..))]
     inbound_port: u16,
-    /// Dial an address outside instead of the sidecar's own, as any user but the proxy's: for Linkerd, whose rules
-    /// leave connections within the pod alone
+    /// Check with an external address instead of the pod's own (needed for Linkerd). Run as another user than the
+    /// proxy's
     #[arg(long)]
     outside: bool,
     /// How long to try, 1s to 3600s
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
     timeout: Duration,
     /// Whether IPv6 must be intercepted; auto: if the pod's first address is an IPv6 one
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_name = "auto|yes|no", value_enum, default_value = "auto")]
     ipv6: Ipv6,
     /// Form of the output
     #[arg(short, long, value_enum, default_value_t)]
@@ -113,7 +113,7 @@ fn print(verdict: &Verdict, probe: Probe) -> Result<()> {
     let uid = Uid::effective();
     if probe == Probe::OwnPod && uid.as_raw() != PROXY {
         output::remark(format!(
-            "this runs as user {uid}; only connections of the sidecar's user, usually {PROXY}, are of use here"
+            "this runs as user {uid}: run it as the sidecar's user, usually {PROXY}"
         ));
     }
     Ok(())

@@ -26,6 +26,8 @@ struct Raw<'a> {
     exclude_namespaces: Vec<String>,
     daemonset: Option<String>,
     kubeconfig: Option<PathBuf>,
+    #[serde(rename = "nodeName")]
+    node_name: Option<String>,
     #[serde(rename = "prevResult", borrow)]
     previous: Option<&'a RawValue>,
     #[serde(rename = "cni.dev/valid-attachments")]
@@ -50,6 +52,8 @@ pub struct Install {
     pub daemonset: PodRef,
     /// What the API server is asked about it with.
     pub kubeconfig: PathBuf,
+    /// This node's name in Kubernetes, if the entry has it.
+    pub node: Option<String>,
 }
 
 /// The configuration, validated.
@@ -102,6 +106,7 @@ impl<'a> Config<'a> {
                 Some(Install {
                     daemonset,
                     kubeconfig,
+                    node: raw.node_name,
                 })
             }
             _ => None,

@@ -54,14 +54,14 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     let name = &pod.pod.name;
     let patience = patience(&pod.pod, config);
     match agent::send_until_answered(config, &question, patience) {
-        Err(error) => without_agent(&pod.pod, config, error, OBSERVATION).map(|()| result),
+        Err(error) => unless_open(&pod.pod, config, error, Some(OBSERVATION)).map(|()| result),
         Ok(CniAnswer::Enrolled | CniAnswer::Skipped(_) | CniAnswer::Done) => Ok(result),
         Ok(CniAnswer::Refused(reason)) => Err(Error::refused(format!(
             "pod {name} cannot be intercepted, so it must not start: {reason}"
         ))),
         Ok(CniAnswer::Later(reason)) => {
             let error = Error::later(format!("pod {name} must not start yet: {reason}"));
-            unless_excluded(&pod.pod, config, error).map(|()| result)
+            unless_open(&pod.pod, config, error, None).map(|()| result)
         }
     }
 }
@@ -94,25 +94,30 @@ fn unless_excluded(pod: &Pod, config: &Config<'_>, error: Error) -> Result<(), E
     Err(error)
 }
 
-/// What becomes of a pod when no agent answers: an error, unless it starts also without one.
-fn without_agent(
+/// What becomes of a pod that no agent has let start: an error, unless it starts nevertheless. `observation` is how long the
+/// API server must say that sidetrack is uninstalled; `None` where an agent answers, so that it is not.
+fn unless_open(
     pod: &Pod,
     config: &Config<'_>,
     error: Error,
-    observation: Duration,
+    observation: Option<Duration>,
 ) -> Result<(), Error> {
     if !is_excluded(pod, config)
         && let Some(install) = &config.install
     {
-        match uninstalled::observe(install, observation) {
-            Ok(Presence::Gone(how)) => {
+        let name = &pod.name;
+        match uninstalled::observe(install, observation.unwrap_or_default()) {
+            Ok(Presence::Open(how)) => {
+                eprintln!("sidetrack: pod {name} starts without interception: {how}");
+                return Ok(());
+            }
+            Ok(Presence::Gone(how)) if observation.is_some() => {
                 eprintln!(
-                    "sidetrack: pod {} starts without interception: no agent answers on this node, and {how}. The plugin's entry stays, and so do hooks of an agent that could not clean up: run `sidetrack-cni cleanup` on this node (in the directory of the CNI plugins)",
-                    pod.name
+                    "sidetrack: pod {name} starts without interception: no agent answers on this node, and {how}. The plugin's entry stays, and so do hooks of an agent that could not clean up: run `sidetrack-cni cleanup` on this node (in the directory of the CNI plugins)"
                 );
                 return Ok(());
             }
-            Ok(Presence::Installed) => {}
+            Ok(Presence::Installed | Presence::Gone(_)) => {}
             Err(unknown) => eprintln!(
                 "sidetrack: whether sidetrack is still installed is not known: {unknown:#}"
             ),
@@ -139,8 +144,10 @@ fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     match answer {
         Ok(CniAnswer::Enrolled | CniAnswer::Skipped(_) | CniAnswer::Done) => Ok(()),
         Ok(CniAnswer::Refused(reason)) => Err(not_intercepted(reason)),
-        Ok(CniAnswer::Later(reason)) => unless_excluded(&pod.pod, config, not_intercepted(reason)),
-        Err(error) => without_agent(&pod.pod, config, error, Duration::ZERO),
+        Ok(CniAnswer::Later(reason)) => {
+            unless_open(&pod.pod, config, not_intercepted(reason), None)
+        }
+        Err(error) => unless_open(&pod.pod, config, error, Some(Duration::ZERO)),
     }
     .map(|()| String::new())
 }

@@ -37,6 +37,7 @@ pub use self::{
 use sidetrack_policy::{
     PodRef,
     facts::{ObjectFacts, PodFacts},
+    gate::{self, OPEN_GATE},
 };
 use sidetrack_reconcile::Listing;
 
@@ -62,6 +63,9 @@ pub struct Cluster {
     config: Watch<ObjectFacts>,
     /// The name of both.
     own_name: Option<PodRef>,
+    node: String,
+    /// Whether the DaemonSet says that the gate of this node is open.
+    gate_is_open: bool,
     uninstall: Uninstall,
     view: View,
     trouble: Trouble,
@@ -105,6 +109,8 @@ impl Cluster {
         let classes = follow(&client, path, None, false, Backoff::seldom());
         Ok(Self {
             own_name: daemonset.cloned(),
+            node: node.to_owned(),
+            gate_is_open: false,
             daemonset: follow_one(&client, "apis/apps/v1", "daemonsets", daemonset),
             config: follow_one(&client, "api/v1", "configmaps", daemonset),
             client,
@@ -176,7 +182,16 @@ impl Cluster {
         let all = all.map(|problem| problem.text().to_owned());
         all.chain(self.too_many())
             .chain(self.wrong_name())
+            .chain(self.open_gate())
             .collect()
+    }
+
+    fn open_gate(&self) -> Option<String> {
+        let name = self.own_name.as_ref()?;
+        self.gate_is_open.then(|| format!(
+            "the gate of this node is open by annotation {OPEN_GATE} of DaemonSet {name}: while the agent does not answer or is not ready, pods start past their sidecars. `kubectl annotate daemonset {} -n {} {OPEN_GATE}-` closes it",
+            name.name, name.namespace
+        ))
     }
 
     /// The CNI plugin asks the API server about the same name.
@@ -253,6 +268,12 @@ impl Cluster {
                 if let Some(event) = accept(update, "the agent's DaemonSet", trouble, &mut self.changed) {
                     let had_wrong_name = self.uninstall.has_wrong_name();
                     self.uninstall.daemonset(&event);
+                    if let Event::InitApply(object) | Event::Apply(object) = &event {
+                        let value = object.open_gate.as_deref();
+                        let opens = value.is_some_and(|it| gate::opens(it, Some(&self.node)));
+                        self.changed |= self.gate_is_open != opens;
+                        self.gate_is_open = opens;
+                    }
                     self.changed |= had_wrong_name != self.uninstall.has_wrong_name();
                 }
                 let trouble = &self.trouble.daemonset;

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, process::Output, thread, time::
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, Extra},
+    agent::{Agent, Extra, NODE},
     apiserver::ApiServer,
     injected::{injected, namespace},
     network::Lab,
@@ -134,17 +134,13 @@ impl Abandoned {
         Ok(())
     }
 
-    fn opens(&mut self, number: usize, reason: &str) -> Result<()> {
+    fn opens(&mut self, number: usize, reasons: &[&str]) -> Result<()> {
         let output = self.prepare(number)?.run()?;
         ensure!(output.status.success(), "{output:?}");
         let result: Value = serde_json::from_slice(&output.stdout)?;
         ensure!(result["ips"] == json!([]), "passed on: {result}");
         let said = String::from_utf8_lossy(&output.stderr);
-        for part in [
-            reason,
-            "starts without interception",
-            "sidetrack-cni cleanup",
-        ] {
+        for part in reasons.iter().chain(&["starts without interception"]) {
             ensure!(said.contains(part), "{part}: {said}");
         }
         // They are the agent's, and a plugin that is mistaken could not put them back.
@@ -202,10 +198,52 @@ fn pods_start_where_the_daemonset_is_gone() -> Result<()> {
         .edit("DaemonSet", "sidetrack-system", "sidetrack", |object| {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         })?;
-    node.opens(5, "DaemonSet sidetrack-system/sidetrack is deleted")?;
+    let reasons = [
+        "DaemonSet sidetrack-system/sidetrack is deleted",
+        "sidetrack-cni cleanup",
+    ];
+    node.opens(5, &reasons)?;
     node.api
         .delete("DaemonSet", "sidetrack-system", "sidetrack")?;
-    node.opens(6, "DaemonSet sidetrack-system/sidetrack is deleted")
+    node.opens(6, &reasons)
+}
+
+/// Sets the annotation that opens the gate of nodes.
+fn open_gate(api: &ApiServer, nodes: Option<&str>) -> Result<()> {
+    api.edit("DaemonSet", "sidetrack-system", "sidetrack", |object| {
+        object["metadata"]["annotations"] = match nodes {
+            Some(nodes) => json!({"sidetrack.dev/open-gate": nodes}),
+            None => json!({}),
+        };
+    })
+}
+
+kernel_test!(pods_start_where_the_gate_is_open);
+/// An administrator opens it for a node on which no pod starts, and closes it again.
+fn pods_start_where_the_gate_is_open() -> Result<()> {
+    let mut node = Abandoned::new()?;
+    open_gate(&node.api, Some("another-node"))?;
+    node.stays_closed(1)?;
+    open_gate(&node.api, Some(&format!("another-node, {NODE}")))?;
+    node.opens(2, &["annotation sidetrack.dev/open-gate of DaemonSet"])?;
+    open_gate(&node.api, None)?;
+    node.stays_closed(3)?;
+    open_gate(&node.api, Some("*"))?;
+    node.opens(4, &["annotation sidetrack.dev/open-gate of DaemonSet"])?;
+    // An agent that runs says so, until it is closed.
+    let extra = Extra {
+        api: Some(&node.api),
+        arguments: &["--daemonset=sidetrack-system/sidetrack"],
+        ..Extra::default()
+    };
+    let _agent = Agent::start_with(node.lab.places(), &extra)?;
+    let says = |node: &Abandoned| -> Result<bool> {
+        let problems = node.lab.places().problems()?;
+        Ok(problems.contains("the gate of this node is open"))
+    };
+    node.wait(says)?;
+    open_gate(&node.api, None)?;
+    node.wait(|node| Ok(!says(node)?))
 }
 
 kernel_test!(cleanup_takes_the_entry_away);

@@ -8,8 +8,9 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 
 use sidetrack_live::SidecarCounts;
+use sidetrack_policy::{gate::OPEN_GATE, text::shortened};
 
-use crate::{agents::Agent, ask::Answers, pods::Row};
+use crate::{agents::Agent, ask::Answers, cluster::WantedAgents, pods::Row};
 
 /// What an agent's `status` says.
 #[derive(Debug, Deserialize)]
@@ -102,19 +103,25 @@ impl ClusterReport {
     pub fn of(
         agents: &BTreeMap<String, Agent>,
         mut answers: Answers<AgentReport>,
-        (nodes, wanted): (Result<Vec<Node>>, Result<u32>),
+        (nodes, wanted): (Result<Vec<Node>>, Result<WantedAgents>),
         rows: &[Row],
     ) -> Self {
         let mut notes = Vec::new();
         let mut problems = Vec::new();
         let mut unanswered = Vec::new();
-        let wanted_agents = wanted
+        let wanted = wanted
             .map_err(|error| {
                 notes.push(format!(
                     "how many nodes should have an agent is not known: {error:#}"
                 ));
             })
             .ok();
+        let gates = wanted.iter().flat_map(|it| &it.open_gate);
+        problems.extend(gates.map(|nodes| {
+            let nodes = shortened(nodes);
+            format!("the gate is open by annotation {OPEN_GATE} of the DaemonSet, for nodes {nodes:?}: while their agents do not answer or are not ready, pods start past their sidecars")
+        }));
+        let wanted_agents = wanted.map(|it| it.nodes);
         problems.extend(without_agent(wanted_agents, agents.len()));
         let listed = nodes.unwrap_or_else(|error| {
             notes.push(format!(

@@ -7,6 +7,7 @@ use super::{
     read::{AnyText, Node},
 };
 use crate::{
+    gate::OPEN_GATE,
     names::{INJECT, LABEL, ambient, is_of_known_prefix, known_annotation},
     text::shortened,
 };
@@ -55,6 +56,8 @@ impl Node for Labels {
 pub struct Annotations {
     values: BTreeMap<&'static str, String>,
     unknown: Vec<String>,
+    /// [`OPEN_GATE`], which is none of a pod's.
+    pub(super) open_gate: Option<String>,
     other: AnyText,
 }
 
@@ -83,6 +86,7 @@ impl Annotations {
     /// About how many bytes they take.
     pub(super) fn bytes(&self) -> usize {
         let all = self.values.values().chain(&self.unknown);
+        let all = all.chain(&self.open_gate);
         all.map(String::len).sum()
     }
 
@@ -90,6 +94,7 @@ impl Annotations {
     pub(super) fn drop_long(&mut self) {
         self.values
             .retain(|_, value| value.len() <= MAX_VALUE_BYTES);
+        cut_long([&mut self.open_gate]);
     }
 
     fn add_unknown(&mut self, name: &str) {
@@ -108,6 +113,9 @@ impl Node for Annotations {
         }
         if is_of_known_prefix(name) {
             self.add_unknown(name);
+        }
+        if name == OPEN_GATE {
+            return Some(self.open_gate.insert(String::new()));
         }
         Some(&mut self.other)
     }

@@ -31,13 +31,16 @@ pub struct Meta {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Deleted(bool);
 
-/// An object of which the metadata counts, without annotations, and of a RuntimeClass its handler.
+/// An object of which the metadata counts, without annotations but that of an agent's DaemonSet, and of a RuntimeClass its
+/// handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectFacts {
     /// `metadata`.
     pub meta: Meta,
     /// `handler`: the configuration of the container runtime that runs the pods of a class.
     pub handler: Option<String>,
+    /// [`OPEN_GATE`](crate::gate::OPEN_GATE). None of objects without a namespace, of which there are many.
+    pub open_gate: Option<String>,
 }
 
 impl Meta {
@@ -122,8 +125,11 @@ impl<'de> Deserialize<'de> for ObjectFacts {
         match read_into(&mut object, deserializer)? {
             Some(problem) => Err(D::Error::custom(problem)),
             None => {
-                object.meta.annotations = Annotations::default();
-                cut_long([&mut object.handler]);
+                let annotations = std::mem::take(&mut object.meta.annotations);
+                object.open_gate = annotations
+                    .open_gate
+                    .filter(|_| object.meta.namespace.is_some());
+                cut_long([&mut object.handler, &mut object.open_gate]);
                 Ok(object)
             }
         }

@@ -35,6 +35,9 @@ pub struct Entry {
     /// What the plugin asks the API server about it with, as the node sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     kubeconfig: Option<PathBuf>,
+    /// This node's name in Kubernetes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_name: Option<String>,
 }
 
 impl Entry {
@@ -48,6 +51,7 @@ impl Entry {
             exclude_namespaces,
             daemonset: None,
             kubeconfig: None,
+            node_name: None,
         }
     }
 
@@ -56,11 +60,12 @@ impl Entry {
         &self.socket
     }
 
-    /// With what the plugin needs to learn whether sidetrack was uninstalled.
+    /// With what the plugin needs to learn whether sidetrack was uninstalled, or the gate of its node is open.
     #[must_use]
-    pub fn of_daemonset(mut self, daemonset: &PodRef, kubeconfig: PathBuf) -> Self {
+    pub fn of_daemonset(mut self, daemonset: &PodRef, kubeconfig: PathBuf, node: &str) -> Self {
         self.daemonset = Some(daemonset.to_string());
         self.kubeconfig = Some(kubeconfig);
+        self.node_name = Some(node.to_owned());
         self
     }
 }

@@ -1,0 +1,33 @@
+//! The emergency switch of the CNI plugin: an annotation of the agent's DaemonSet, which the plugin reads anyway.
+
+/// Lists the nodes whose pods start although their agent does not answer or is not ready, separated by commas; `*` is
+/// every node.
+pub const OPEN_GATE: &str = "sidetrack.dev/open-gate";
+
+/// Whether a value of [`OPEN_GATE`] names a node. A plugin that does not have its node's name follows `*` alone.
+#[must_use]
+pub fn opens(value: &str, node: Option<&str>) -> bool {
+    let mut nodes = value.split(',').map(str::trim);
+    nodes.any(|it| it == "*" || node.is_some_and(|node| node == it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::opens;
+
+    #[test]
+    fn whole_names_and_a_star_open_it() {
+        for (value, wanted) in [
+            ("node-1", true),
+            ("node-2, node-1", true),
+            ("*", true),
+            ("node-10", false),
+            ("node", false),
+            ("", false),
+            ("node-1 node-2", false),
+        ] {
+            assert_eq!(opens(value, Some("node-1")), wanted, "{value}");
+        }
+        assert!(opens("*", None) && !opens("node-1", None) && !opens("", None));
+    }
+}
