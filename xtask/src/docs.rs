@@ -21,11 +21,23 @@ const MDBOOK: Program = Program {
     estimate: "a minute",
 };
 
-const BOOK: &str =
-    "[book]\ntitle = \"sidetrack\"\nlanguage = \"en\"\n\n[build]\ncreate-missing = false\n";
+/// Without the preprocessor that renames READMEs, and leaves links to them as they were.
+const BOOK: &str = r#"
+[book]
+title = "sidetrack"
+language = "en"
 
-/// Pages outside of `docs`, with their titles.
-const PROJECT: [(&str, &str); 8] = [
+[build]
+create-missing = false
+use-default-preprocessors = false
+"#;
+
+/// What pages link to.
+const FILES: [&str; 4] = ["*.md", "docs", "LICENSE-*", "deploy/config"];
+
+/// Pages beside those of `docs`, with their titles.
+const PROJECT: [(&str, &str); 9] = [
+    ("docs/SUMMARY.md", "All pages"),
     ("CONTRIBUTING.md", "Contributing"),
     ("ROADMAP.md", "Roadmap"),
     ("CHANGELOG.md", "Changelog"),
@@ -45,7 +57,7 @@ pub fn build() -> Result<()> {
         fs::remove_dir_all(&site).with_context(|| format!("remove {}", site.display()))?;
     }
     let mut list = Command::new("git");
-    list.current_dir(root()).args(["ls-files", "*.md", "docs"]);
+    list.current_dir(root()).arg("ls-files").args(FILES);
     let files = answer(&mut list).context("list the files of the checkout with git")?;
     for file in files.lines() {
         copy(&root().join(file), &source.join(file))?;
@@ -79,7 +91,7 @@ mod tests {
     #[test]
     fn the_table_of_contents_leads_into_docs() {
         let made = super::summary("# Summary\n\n# Use\n\n- [Install](install.md)\n");
-        let wanted = "# Summary\n\n[sidetrack](README.md)\n\n# Use\n\n- [Install](docs/install.md)\n\n# Project\n\n- [Contributing](CONTRIBUTING.md)\n";
+        let wanted = "# Summary\n\n[sidetrack](README.md)\n\n# Use\n\n- [Install](docs/install.md)\n\n# Project\n\n- [All pages](docs/SUMMARY.md)\n";
         assert!(made.starts_with(wanted), "{made}");
     }
 }
