@@ -74,7 +74,7 @@ pub fn yaml(value: &impl Serialize) -> Result<String> {
 pub fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::NOTHING)
+        .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(header.into_iter().collect::<Vec<_>>());
     table
