@@ -21,7 +21,7 @@ use super::{
     hooks::{CALLBACKS, CGROUP_HOOKS},
     inbound::InboundTemplate,
     kernel_log::{KernelLog, LogLevel},
-    layouts::remove_own,
+    layouts::{remove_abandoned_trials, remove_own},
     loaded::Loaded,
     maps::Maps,
     objects::Loader,
@@ -74,6 +74,9 @@ impl Datapath {
         level: LogLevel,
     ) -> Result<(Self, KernelLog)> {
         let lock = pins.lock()?;
+        if let Err(error) = remove_abandoned_trials(&pins) {
+            tracing::warn!("what a doctor made that was killed stays: {error:#}");
+        }
         let takes_over = pins.has_pins();
         let opened = Self::open_locked(pins.clone(), lock, (cgroup, given), level);
         opened.map_err(|error| match pins.try_lock() {

@@ -10,7 +10,9 @@ use std::{
 
 use sidetrack_common::LAYOUT_VERSION;
 
-pub use self::removal::{Removed, list_everything, remove_everything, remove_own};
+pub use self::removal::{
+    Removed, list_everything, remove_abandoned_trials, remove_everything, remove_own,
+};
 use super::pins::PinError;
 
 /// The suffix of a pin that is not yet renamed to its final name.

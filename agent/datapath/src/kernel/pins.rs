@@ -89,10 +89,32 @@ impl Pins {
     pub(super) fn trial(&self) -> Self {
         let is_there = self.root.symlink_metadata().is_ok();
         let beside = if is_there { None } else { self.root.parent() };
-        let name = format!("{}-doctor-{}", names::PIN_ROOT, std::process::id());
+        let name = format!("{}{}", Self::trial_prefix(), std::process::id());
         Self {
             root: beside.unwrap_or(&self.root).join(name),
         }
+    }
+
+    fn trial_prefix() -> String {
+        format!("{}-doctor-", names::PIN_ROOT)
+    }
+
+    /// Trials whose process was killed: no process has their lock. With what is pinned in them they take memory.
+    pub(super) fn abandoned_trials(&self) -> Vec<(Self, Lock)> {
+        let dirs = [self.root.parent(), Some(self.root.as_path())];
+        let entries = dirs.into_iter().flatten().flat_map(fs::read_dir);
+        let entries = entries.flatten().flatten();
+        let trials = entries.filter(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().starts_with(&Self::trial_prefix())
+        });
+        trials
+            .filter_map(|entry| {
+                let trial = Self { root: entry.path() };
+                let lock = trial.try_lock().ok()??;
+                Some((trial, lock))
+            })
+            .collect()
     }
 
     /// `<bpffs>/sidetrack`.

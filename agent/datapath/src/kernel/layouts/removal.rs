@@ -52,6 +52,14 @@ pub fn remove_own(pins: &Pins) -> Result<()> {
     remove_versions(&[pins.version()], &mut Removed::default())
 }
 
+/// Removes what doctors made that were killed.
+pub fn remove_abandoned_trials(pins: &Pins) -> Result<()> {
+    for (trial, _lock) in pins.abandoned_trials() {
+        remove_everything(trial.root())?;
+    }
+    Ok(())
+}
+
 /// What [`remove_everything`] would remove. Changes nothing.
 pub fn list_everything(root: &Path) -> Result<Removed> {
     let mut found = Removed::default();

@@ -52,7 +52,9 @@ fn try_pins(pins: &Pins) -> Result<()> {
 /// Loads all that an agent loads at its start. Nothing is attached.
 pub(super) fn own_programs(bpffs: &Path) -> Result<(), String> {
     let load = || -> Result<()> {
-        let trial = Pins::new(bpffs)?.trial();
+        let pins = Pins::new(bpffs)?;
+        layouts::remove_abandoned_trials(&pins)?;
+        let trial = pins.trial();
         let held = trial.lock()?;
         let loaded = Loaded::new(&trial, LogLevel::WARNINGS).map(drop);
         let removed = layouts::remove_everything(trial.root());
