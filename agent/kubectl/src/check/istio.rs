@@ -51,11 +51,15 @@ impl Istio {
             list::<DaemonSet>(Api::all(client()), labels("k8s-app=istio-cni-node")),
         );
         let control_planes = remarks.known("Istio's control planes", istiods);
-        let control_planes = parts(control_planes, |istiod| Some(&istiod.spec.template));
+        let control_planes = parts(control_planes, |istiod| {
+            istiod.spec.as_ref().map(|spec| &spec.template)
+        });
         let injectors = remarks.known("Istio's injectors", injectors);
         let mut injectors = parts(injectors, |_| None);
         let cni_agents = remarks.known("Istio's CNI node agent", cni);
-        let cni_agents = parts(cni_agents, |agent| Some(&agent.spec.template));
+        let cni_agents = parts(cni_agents, |agent| {
+            agent.spec.as_ref().map(|spec| &spec.template)
+        });
         if let Some(injectors) = &mut injectors {
             read_settings(cluster, control_planes.as_deref(), injectors, remarks).await;
         }
