@@ -198,6 +198,8 @@ fn routes_of_a_whole_namespace() -> Result<()> {
             .to_string()
             .contains("so every destination but its own");
         ensure!(says != is_whole, "{shown}");
+        let names_quota = shown.to_string().contains("the quota of its namespace");
+        ensure!(names_quota != is_whole, "{shown}");
         let _sidecar = sidecar::start(pod, &[80])?;
         let dialed = pod.actor()?.dial(Dial::new(&ROOT, at("11.1.1.1", 80)))?;
         let accepted = dialed.as_ref().map(|it| it.accepted_by);

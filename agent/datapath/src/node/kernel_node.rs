@@ -71,12 +71,16 @@ impl KernelNode {
         let (adoption, tasks) = (&datapath.adoption, &datapath.tasks);
         let adopter = Adopter::new(Arc::clone(adoption), Arc::clone(tasks));
         let transparency = Transparency::new(Arc::clone(adoption), Arc::clone(tasks));
+        let route_quota = RouteQuota::of_earlier(&datapath.maps).unwrap_or_else(|error| {
+            tracing::warn!("the routes of an earlier agent's pods do not count: {error}");
+            RouteQuota::default()
+        });
         Self {
             datapath,
             departed: Departed::default(),
             lingering: Lingering::default(),
             policies: WrittenPolicies::default(),
-            route_quota: RouteQuota::default(),
+            route_quota,
             adopter,
             transparency,
             sidecars: HashMap::new(),

@@ -186,7 +186,7 @@ impl PodRows {
             note,
         } = snapshot.rows(self.cookie.get(), excluded, return_route, most);
         let written = self.write_routes(&rows, selectors, phase, maps);
-        quota.note(self.cookie, namespace, self.routes.len());
+        self.note_routes(quota);
         written?;
         let (ifaces, omitted) = ifaces::of_policy(snapshot, policy);
         self.write_ifaces(&ifaces, phase, maps)?;
@@ -202,6 +202,10 @@ impl PodRows {
         self.set(POD_ANY_ADDRESS, false);
         self.set(address_filter::of(&self.routes), true);
         Ok(note.into_iter().chain(ifaces::note(omitted)).collect())
+    }
+
+    fn note_routes(&self, quota: &mut RouteQuota) {
+        quota.note(self.cookie, text(&self.row.namespace), self.routes.len());
     }
 
     fn write_routes(
@@ -338,7 +342,7 @@ impl PodRows {
     pub fn remove_routes(&mut self, maps: &Maps, quota: &mut RouteQuota) -> Result<()> {
         self.write_selectors([None; 2], maps)?;
         let removed = self.remove_other_routes(&HashMap::new(), maps);
-        quota.note(self.cookie, text(&self.row.namespace), self.routes.len());
+        self.note_routes(quota);
         removed
     }
 

@@ -71,12 +71,17 @@ impl Snapshot {
             };
         }
         let own = self.own_routes();
+        let of_quota = if most < MAX_ROUTES {
+            ", which is what the quota of its namespace allows"
+        } else {
+            ""
+        };
         let mut rows: HashMap<RouteId, Route>;
         let note;
         if own.len() > most {
             rows = everything(netns, RouteKind::Unknown).collect();
             note = format!(
-                "it has more than {most} addresses, so its connections are refused (too-many-addresses)"
+                "it has more than {most} addresses{of_quota}, so its connections are refused (too-many-addresses)"
             );
         } else {
             rows = own.iter().map(row).collect();
@@ -84,7 +89,7 @@ impl Snapshot {
                 self.make_everything_reachable(netns, is_v6, &mut rows);
             }
             note = format!(
-                "it has more than {most} routes, or rules of policy routing that make more of them, so every destination but its own addresses counts as reachable"
+                "it has more than {most} routes{of_quota}, or rules of policy routing that make more of them, so every destination but its own addresses counts as reachable"
             );
         }
         PodRoutes {
