@@ -57,7 +57,10 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         remove_entries(conf_dir, socket)?;
     }
     let mut removed = match &lock {
-        Some(_held) => Removed::of_layouts(layouts::remove_everything(pins.root())?),
+        Some(_held) => {
+            layouts::remove_abandoned_trials(&pins)?;
+            Removed::of_layouts(layouts::remove_everything(pins.root())?)
+        }
         None => Removed::default(),
     };
     removed.plugin = entries.own;

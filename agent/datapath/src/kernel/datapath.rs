@@ -77,7 +77,7 @@ impl Datapath {
         if let Err(error) = remove_abandoned_trials(&pins) {
             tracing::warn!("what a doctor made that was killed stays: {error:#}");
         }
-        let takes_over = pins.has_pins();
+        let takes_over = pins.may_have_pins();
         let opened = Self::open_locked(pins.clone(), lock, (cgroup, given), level);
         opened.map_err(|error| match pins.try_lock() {
             Ok(Some(_lock)) if !takes_over => match remove_own(&pins) {

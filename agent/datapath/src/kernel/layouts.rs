@@ -38,15 +38,14 @@ fn version(path: &Path) -> Option<u32> {
 
 /// Fails if there are pins of a build with another layout: this build cannot read its rows.
 pub fn refuse_other(root: &Path) -> Result<(), PinError> {
-    let versions = versions(root).map_err(super::pins::context("list", root))?;
-    let other = versions
-        .into_iter()
-        .rev()
-        .find(|(version, dir)| *version != LAYOUT_VERSION && has_pins(dir));
-    match other {
-        Some((version, path)) => Err(PinError::OtherLayout { version, path }),
-        None => Ok(()),
+    let listed = |path: &Path, error| super::pins::context("list", path)(error);
+    let versions = versions(root).map_err(|error| listed(root, error))?;
+    for (version, path) in versions.into_iter().rev() {
+        if version != LAYOUT_VERSION && has_pins(&path).map_err(|error| listed(&path, error))? {
+            return Err(PinError::OtherLayout { version, path });
+        }
     }
+    Ok(())
 }
 
 /// The paths in a directory, sorted; empty if the directory does not exist.
@@ -67,11 +66,13 @@ fn is_dir(path: &Path) -> bool {
 }
 
 /// Whether a directory has files, or one below it.
-pub(super) fn has_pins(dir: &Path) -> bool {
-    let paths = entries(dir).unwrap_or_default();
-    paths
-        .iter()
-        .any(|path| if is_dir(path) { has_pins(path) } else { true })
+pub(super) fn has_pins(dir: &Path) -> io::Result<bool> {
+    for path in entries(dir)? {
+        if !is_dir(&path) || has_pins(&path)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

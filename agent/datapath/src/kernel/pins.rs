@@ -127,9 +127,9 @@ impl Pins {
         self.root.join(format!("v{LAYOUT_VERSION}"))
     }
 
-    /// Whether an agent has pinned anything of this layout.
-    pub(super) fn has_pins(&self) -> bool {
-        layouts::has_pins(&self.version())
+    /// Whether an agent has pinned anything of this layout, as far as is known.
+    pub(super) fn may_have_pins(&self) -> bool {
+        layouts::has_pins(&self.version()).unwrap_or(true)
     }
 
     /// Whether nothing is pinned, of no layout.

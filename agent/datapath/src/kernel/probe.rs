@@ -57,6 +57,9 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
     ];
     checks.extend(facilities::all());
     let can_try = checks.iter().all(Check::is_ready);
+    let mut able = checks
+        .iter()
+        .all(|check| check.optional || check.ok == Some(true));
     let mut own = Check::required(
         "sidetrack's own programs",
         "all of the above",
@@ -67,6 +70,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
             Ok(())
         },
     );
+    able &= own.ok == Some(true);
     if !can_try {
         own.forget();
     }
@@ -81,9 +85,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
     DoctorReport {
         kernel: release::text_or_unknown(),
         ok: checks.iter().all(Check::is_ready),
-        able: checks
-            .iter()
-            .all(|check| check.optional || check.ok == Some(true)),
+        able,
         checks,
     }
 }
