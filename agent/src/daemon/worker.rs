@@ -246,6 +246,8 @@ impl Worker {
     /// Looks for pods whose cgroups have just been made.
     async fn poll_fast(&mut self) {
         let Some(cgroups) = &self.pod_cgroups else {
+            // The usual retries look.
+            self.fast_poll = FastPoll::default();
             return;
         };
         let awaited: HashSet<&str> = self.reconciler.core.awaited().collect();

@@ -19,7 +19,9 @@ use sidetrack_reconcile::PodEvent;
 /// Before an Event that could not be sent is sent again. Each further pause is twice as long, up to a minute.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// Attempts for an Event that the API server answers with an error of its own.
-const MAX_FAILURES: u32 = 5;
+const MAX_ERRORS: u32 = 5;
+/// Attempts while it is away, or does not answer in time: an hour.
+const MAX_AWAY: u32 = 60;
 /// Events that wait for their first attempt, and for another one. A node has far fewer pods; further ones are dropped.
 const QUEUE: usize = 1024;
 
@@ -140,7 +142,7 @@ impl Recorders {
             recorder,
             event,
             pod,
-            failures: 0,
+            failures: Failures::default(),
             due: Instant::now(),
         })
     }
@@ -151,8 +153,7 @@ struct Outgoing {
     recorder: Recorder,
     event: Event,
     pod: ObjectReference,
-    /// How many times it could not be sent.
-    failures: u32,
+    failures: Failures,
     /// When it is sent.
     due: Instant,
 }
@@ -176,10 +177,9 @@ async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>
         let (pod, reason) = (&outgoing.pod, &outgoing.event.reason);
         if let Err(error) = outgoing.recorder.publish(&outgoing.event, pod).await {
             let pod = format!("{}/{}", text(&pod.namespace), text(&pod.name));
-            match pause_after(&error, outgoing.failures) {
+            match outgoing.failures.pause_after(&error) {
                 Some(pause) if delayed.len() < QUEUE => {
                     warn!(pod, reason, "cannot send an Event yet: {error}");
-                    outgoing.failures += 1;
                     outgoing.due = Instant::now() + pause;
                     delayed.push(outgoing);
                 }
@@ -200,41 +200,72 @@ fn text(name: &Option<String>) -> &str {
     name.as_deref().unwrap_or_default()
 }
 
-/// How long after a failure an Event is sent again, if it is. A server that is away is waited for; one that answers has
-/// [`MAX_FAILURES`] chances, and none if it refuses.
-fn pause_after(error: &kube::Error, failures: u32) -> Option<Duration> {
-    const TOO_MANY_REQUESTS: u16 = 429;
-    if let kube::Error::Api(status) = error {
-        let is_final = status.code < 500 && status.code != TOO_MANY_REQUESTS;
-        if is_final || failures + 1 >= MAX_FAILURES {
-            return None;
-        }
+/// What became of the attempts to send an Event.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    /// The API server was away.
+    away: u32,
+    /// It answered with an error.
+    errors: u32,
+}
+
+impl Failures {
+    /// How long after a failure the Event is sent again, if it is. A server that is away is waited for; one that answers has
+    /// [`MAX_ERRORS`] chances, and none if it refuses.
+    fn pause_after(&mut self, error: &kube::Error) -> Option<Duration> {
+        const TOO_MANY_REQUESTS: u16 = 429;
+        let (count, most) = match error {
+            kube::Error::Api(status) if status.code < 500 && status.code != TOO_MANY_REQUESTS => {
+                return None;
+            }
+            kube::Error::Api(_) => (&mut self.errors, MAX_ERRORS),
+            _ => (&mut self.away, MAX_AWAY),
+        };
+        *count += 1;
+        (*count < most).then(|| FIRST_PAUSE * 2_u32.pow((*count - 1).min(5)))
     }
-    Some(FIRST_PAUSE * 2_u32.pow(failures.min(5)))
 }
 
 #[cfg(test)]
 mod tests {
     use kube::core::Status;
 
-    use super::{FIRST_PAUSE, MAX_FAILURES, pause_after};
+    use super::{FIRST_PAUSE, Failures, MAX_AWAY, MAX_ERRORS};
+
+    const AWAY: kube::Error = kube::Error::LinesCodecMaxLineLengthExceeded;
 
     fn answer(code: u16) -> kube::Error {
         kube::Error::Api(Box::new(Status::failure("no", "No").with_code(code)))
     }
 
     #[test]
-    fn pauses_grow_and_end_where_the_server_answers() {
+    fn pauses_grow_and_end() {
         for code in [400, 403, 404, 422] {
-            assert_eq!(pause_after(&answer(code), 0), None, "{code}");
+            assert_eq!(
+                Failures::default().pause_after(&answer(code)),
+                None,
+                "{code}"
+            );
         }
         for code in [429, 500, 503] {
-            let pauses = (0..MAX_FAILURES).map_while(|it| pause_after(&answer(code), it));
-            let wanted = (0..MAX_FAILURES - 1).map(|it| FIRST_PAUSE * 2_u32.pow(it));
-            assert!(pauses.eq(wanted), "{code}");
+            let mut failures = Failures::default();
+            for pause in 0..MAX_ERRORS - 1 {
+                let wanted = FIRST_PAUSE * 2_u32.pow(pause);
+                assert_eq!(failures.pause_after(&answer(code)), Some(wanted), "{code}");
+            }
+            assert_eq!(failures.pause_after(&answer(code)), None, "{code}");
         }
-        let away = kube::Error::LinesCodecMaxLineLengthExceeded;
-        assert_eq!(pause_after(&away, 0), Some(FIRST_PAUSE));
-        assert_eq!(pause_after(&away, 1000), Some(FIRST_PAUSE * 32));
+    }
+
+    #[test]
+    fn a_server_that_was_away_has_all_its_chances() {
+        let mut failures = Failures::default();
+        let mut last = None;
+        for _ in 1..MAX_AWAY {
+            last = failures.pause_after(&AWAY);
+        }
+        assert_eq!(last, Some(FIRST_PAUSE * 32));
+        assert_eq!(failures.pause_after(&answer(503)), Some(FIRST_PAUSE));
+        assert_eq!(failures.pause_after(&AWAY), None);
     }
 }
