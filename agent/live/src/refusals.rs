@@ -34,7 +34,7 @@ impl LastRefusal {
     /// Where to look further, by a command; `None` if it is over and its reason is gone.
     #[must_use]
     pub fn remark(&self, sidecar: &Sidecar, command: &str) -> Option<String> {
-        let is_over = *sidecar == Sidecar::Up
+        let is_over = sidecar.is_started()
             && is_without_sidecar(&self.reason)
             && self.seconds_ago.is_some_and(|ago| ago > RECENT);
         if is_over {

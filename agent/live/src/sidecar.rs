@@ -42,6 +42,14 @@ pub enum Sidecar {
     Unknown,
 }
 
+impl Sidecar {
+    /// Whether it listens wherever that can be known, as far as no one sees that it hangs: it has started.
+    #[must_use]
+    pub const fn is_started(&self) -> bool {
+        matches!(self, Self::Up | Self::Listens | Self::OutboundUnknown)
+    }
+}
+
 /// What the kernel reports of a sidecar's listening sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {

@@ -11,9 +11,15 @@ pub fn opens(value: &str, node: Option<&str>) -> bool {
     nodes.any(|it| it == "*" || node.is_some_and(|node| node == it))
 }
 
+/// Whether a value of [`OPEN_GATE`] names any node.
+#[must_use]
+pub fn names_any(value: &str) -> bool {
+    value.split(',').any(|it| !it.trim().is_empty())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::opens;
+    use super::{names_any, opens};
 
     #[test]
     fn whole_names_and_a_star_open_it() {
@@ -29,5 +35,6 @@ mod tests {
             assert_eq!(opens(value, Some("node-1")), wanted, "{value}");
         }
         assert!(opens("*", None) && !opens("node-1", None) && !opens("", None));
+        assert!(names_any("*") && names_any(" ,node-1") && !names_any("") && !names_any(", "));
     }
 }

@@ -2,7 +2,7 @@
 //! reason.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     io,
     time::{Duration, SystemTime},
 };
@@ -75,7 +75,8 @@ pub enum Report {
 /// Finds the pods and reasons that are new.
 #[derive(Debug)]
 pub struct NewRefusals {
-    seen: HashSet<(u64, u32)>,
+    /// Those that are not new. Of one that was not to be reported, when it was: a later one is new.
+    seen: HashMap<(u64, u32), Option<u64>>,
     /// What was refused before is not new.
     since: SystemTime,
 }
@@ -85,7 +86,7 @@ impl NewRefusals {
     #[must_use]
     pub fn since(since: SystemTime) -> Self {
         Self {
-            seen: HashSet::new(),
+            seen: HashMap::new(),
             since,
         }
     }
@@ -101,27 +102,34 @@ impl NewRefusals {
         report: impl Fn(u64, &str) -> Report,
     ) -> io::Result<Vec<TraceEvent>> {
         let clocks = Clocks::now();
-        let mut now = HashSet::new();
+        let mut now = HashMap::new();
         let mut new = Vec::new();
         for key in maps.last_refusals.keys()? {
             let row = (key.netns, key.rule);
-            if self.seen.contains(&row) {
-                now.insert(row);
+            let seen = self.seen.get(&row).copied();
+            if seen == Some(None) {
+                now.insert(row, None);
                 continue;
             }
             // One that is just being written, or of a pod that is not known yet, is new at the next look.
             let event = maps.last_refusals.get(&key)?;
             let event = event.filter(|event| event.is_complete() && is_of(&key, event));
+            if let Some(Some(at)) = seen
+                && event.as_ref().is_none_or(|event| event.at == at)
+            {
+                now.insert(row, Some(at));
+                continue;
+            }
             let rule = Rule::from_number(key.rule).map_or("", Rule::name);
             let (event, name) = match (event, report(key.netns, rule)) {
                 (None, _) | (_, Report::Later) => continue,
-                (Some(_), Report::Never) => {
-                    now.insert(row);
+                (Some(event), Report::Never) => {
+                    now.insert(row, Some(event.at));
                     continue;
                 }
                 (Some(event), Report::Now(name)) => (event, name),
             };
-            now.insert(row);
+            now.insert(row, None);
             let age = self.since.elapsed().unwrap_or(Duration::ZERO);
             if clocks.since(event.at) <= age {
                 new.push(described(&event, name, &clocks));

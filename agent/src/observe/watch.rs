@@ -103,7 +103,7 @@ impl Seen {
                 Some(since) => of_start(sidecar, since.elapsed(), name.clone()),
                 None => Report::Now(name.clone()),
             };
-            if let Some(since) = since.filter(|_| *sidecar != Sidecar::Up) {
+            if let Some(since) = since.filter(|_| !sidecar.is_started()) {
                 starting.insert(netns.cookie, since);
             }
             reports.insert(netns.cookie, report);
@@ -154,7 +154,7 @@ fn kind(sidecar: &Sidecar) -> Option<Kind> {
 /// refused until then, which is no event; a sidecar that does not come up is one.
 fn of_start(sidecar: &Sidecar, since: Duration, name: String) -> Report {
     match sidecar {
-        Sidecar::Up => Report::Never,
+        _ if sidecar.is_started() => Report::Never,
         _ if since < START => Report::Later,
         _ => Report::Now(name),
     }

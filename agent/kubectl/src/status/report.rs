@@ -8,7 +8,10 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 
 use sidetrack_live::SidecarCounts;
-use sidetrack_policy::{gate::OPEN_GATE, text::shortened};
+use sidetrack_policy::{
+    gate::{OPEN_GATE, names_any},
+    text::shortened,
+};
 
 use crate::{agents::Agent, ask::Answers, cluster::WantedAgents, pods::Row};
 
@@ -117,6 +120,7 @@ impl ClusterReport {
             })
             .ok();
         let gates = wanted.iter().flat_map(|it| &it.open_gate);
+        let gates = gates.filter(|it| names_any(it));
         problems.extend(gates.map(|nodes| {
             let nodes = shortened(nodes);
             format!("the gate is open by annotation {OPEN_GATE} of the DaemonSet, for nodes {nodes:?}: while their agents do not answer or are not ready, pods start past their sidecars")

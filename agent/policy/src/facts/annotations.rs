@@ -94,7 +94,6 @@ impl Annotations {
     pub(super) fn drop_long(&mut self) {
         self.values
             .retain(|_, value| value.len() <= MAX_VALUE_BYTES);
-        cut_long([&mut self.open_gate]);
     }
 
     fn add_unknown(&mut self, name: &str) {

@@ -129,7 +129,8 @@ impl<'de> Deserialize<'de> for ObjectFacts {
                 object.open_gate = annotations
                     .open_gate
                     .filter(|_| object.meta.namespace.is_some());
-                cut_long([&mut object.handler, &mut object.open_gate]);
+                // The annotation is read whole, as the plugin reads it: it may name many nodes.
+                cut_long([&mut object.handler]);
                 Ok(object)
             }
         }
