@@ -11,7 +11,7 @@ mod route_quota;
 mod row_check;
 
 pub use self::{
-    earlier::earlier_rows,
+    earlier::{earlier_rows, routes_in_use},
     pod_rows::{PodRows, names},
     route_quota::RouteQuota,
     row_check::RowCheck,

@@ -1,15 +1,14 @@
 //! How many rows of ROUTE_BY_POD a pod may have: some that each is sure to get, and more as long as its namespace has not
 //! used its quota of the rest. A pod can make routes without end, and a namespace pods.
 
-use std::{collections::HashMap, io};
+use std::collections::HashMap;
 
 use sidetrack_common::{
     ids::NetnsCookie,
     names::{MAX_PODS, ROUTE_CAPACITY},
 };
 
-use super::names;
-use crate::{kernel::maps::Maps, netns::routes::MAX_ROUTES};
+use crate::netns::routes::MAX_ROUTES;
 
 /// Rows that every pod of a full node gets.
 const GUARANTEE: usize = 24;
@@ -28,24 +27,6 @@ pub struct RouteQuota {
 }
 
 impl RouteQuota {
-    /// With the rows that pods of an earlier agent have.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
-    pub fn of_earlier(maps: &Maps) -> io::Result<Self> {
-        let mut rows: HashMap<u64, usize> = HashMap::new();
-        for key in maps.routes.keys()? {
-            *rows.entry(key.netns).or_default() += 1;
-        }
-        let mut quota = Self::default();
-        for (cookie, pod) in maps.pods.rows()? {
-            let (namespace, ..) = names(&pod);
-            let rows = rows.get(&cookie).copied().unwrap_or_default();
-            quota.note(NetnsCookie::new(cookie), namespace, rows);
-        }
-        Ok(quota)
-    }
-
     /// The most rows that a pod may have now, besides those for everything.
     #[must_use]
     pub fn most(&self, cookie: NetnsCookie, namespace: &str) -> usize {
