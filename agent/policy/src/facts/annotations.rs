@@ -94,6 +94,7 @@ impl Annotations {
     pub(super) fn drop_long(&mut self) {
         self.values
             .retain(|_, value| value.len() <= MAX_VALUE_BYTES);
+        self.open_gate = None;
     }
 
     fn add_unknown(&mut self, name: &str) {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{RANGES, facts};
 use crate::{
     facts::{MAX_POD_BYTES, MAX_VALUE_BYTES, ObjectFacts, PodFacts},
+    gate::OPEN_GATE,
     select::{INJECT, LABEL},
 };
 
@@ -97,6 +98,23 @@ fn every_value_counts_and_is_cut() {
     }));
     assert!(pod.excess().is_some());
     assert_eq!(pod.spec.node_name, Some(valid));
+}
+
+#[test]
+fn the_annotation_of_the_gate_counts_for_a_pod_and_is_kept_whole_of_a_daemonset_alone() {
+    let metadata = |namespace: Option<&str>| {
+        json!({"metadata": {
+            "name": "x", "namespace": namespace,
+            "annotations": {OPEN_GATE: "x".repeat(MAX_POD_BYTES + 1)},
+        }})
+    };
+    let pod = facts(metadata(Some("a")));
+    assert!(pod.excess().is_some());
+    assert!(pod.bytes() < 100, "{}", pod.bytes());
+    let object = |namespace| serde_json::from_value::<ObjectFacts>(metadata(namespace)).unwrap();
+    let whole = object(Some("a")).open_gate.map(|value| value.len());
+    assert_eq!(whole, Some(MAX_POD_BYTES + 1));
+    assert_eq!(object(None).open_gate, None);
 }
 
 #[test]
