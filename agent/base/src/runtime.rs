@@ -2,7 +2,10 @@
 
 use std::{io, panic::resume_unwind, process::ExitCode, time::Duration};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 /// Runs a future to its end on the calling thread, with a runtime of its own.
 ///
@@ -34,6 +37,14 @@ pub async fn until_signal() -> io::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// Waits for a point in time, which other events do not postpone; without one it does not end.
+pub async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The end of a program whose answer may be a bad one: 1 then, which scripts see. Wrong usage is 2.

@@ -29,6 +29,7 @@ use crate::sources::{
     cni_requests::{CniQueue, CniRequest},
     pod_cgroups::PodCgroups,
 };
+use sidetrack_base::runtime::sleep_until;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_datapath::{
     kernel::Datapath,
@@ -109,14 +110,6 @@ fn follow_cgroups(root: &Path) -> Option<PodCgroups> {
         .ok()
 }
 
-/// Waits for a point in time, not for a pause: other events must not postpone it.
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
 async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
     match cgroups {
         Some(cgroups) => cgroups.appeared().await,
@@ -172,7 +165,7 @@ impl Worker {
             update = self.inbox.next() => Event::Update(Box::new(update)),
             Some(request) = self.cni_queue.next() => Event::Request(request),
             uid = appeared(&mut self.pod_cgroups) => Event::Cgroup(uid),
-            () = due(self.fast_poll.next()) => Event::FastPoll,
+            () = sleep_until(self.fast_poll.next()) => Event::FastPoll,
             Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
             look = self.reconciler.look_outside() => Event::Outside(look),
             _ = self.repairs.tick() => Event::Repair,

@@ -34,6 +34,7 @@ pub use self::{
     redirection::{Redirection, Redirections},
     uninstall::Ending,
 };
+use sidetrack_base::runtime::sleep_until;
 use sidetrack_policy::{
     PodRef,
     facts::{ObjectFacts, PodFacts},
@@ -297,14 +298,6 @@ impl Cluster {
                 }
             }
         }
-    }
-}
-
-/// Does not end without a time.
-async fn sleep_until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

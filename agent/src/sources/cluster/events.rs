@@ -1,16 +1,14 @@
 //! Sends events of pods to the API server, as Kubernetes Events.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
     runtime::events::{self, Event, EventType, Recorder},
 };
-use tokio::sync::mpsc;
+use sidetrack_base::runtime::sleep_until;
+use tokio::{sync::mpsc, time::Instant};
 use tracing::warn;
 
 use sidetrack_policy::PodRef;
@@ -186,13 +184,6 @@ async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>
                 _ => warn!(pod, reason, "an Event is lost: {error}"),
             }
         }
-    }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 
