@@ -171,8 +171,12 @@ impl Node for KernelNode {
         policy_rows::sweep(keep, &self.datapath.maps).map_err(|error| failed(error.into()))
     }
 
-    fn earlier_rows(&self) -> Result<Vec<EarlierRows<PodRows>>, NodeError> {
-        earlier_rows(&self.datapath).map_err(failed)
+    fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<PodRows>>, NodeError> {
+        let earlier = earlier_rows(&self.datapath).map_err(failed)?;
+        for it in earlier.iter().filter(|it| it.pod.is_some()) {
+            it.rows.note_routes(&mut self.route_quota);
+        }
+        Ok(earlier)
     }
 
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError> {

@@ -11,7 +11,7 @@ mod route_quota;
 mod row_check;
 
 pub use self::{
-    earlier::{earlier_rows, routes_in_use},
+    earlier::earlier_rows,
     pod_rows::{PodRows, names},
     route_quota::RouteQuota,
     row_check::RowCheck,

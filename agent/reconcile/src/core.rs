@@ -66,7 +66,7 @@ impl<N: Node> Core<N> {
     ///
     /// # Errors
     /// If the kernel's maps cannot be read.
-    pub async fn new(node: N, mesh: Mesh) -> Result<Self, NodeError> {
+    pub async fn new(mut node: N, mesh: Mesh) -> Result<Self, NodeError> {
         let earlier = Earlier::new(node.earlier_rows()?);
         let now = node.now();
         let mut core = Self {

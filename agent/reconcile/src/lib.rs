@@ -75,7 +75,7 @@
 //! #     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> { Ok(None) }
 //! #     fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> { Ok(Vec::new()) }
 //! #     fn sweep_policies(&mut self, _: &BTreeSet<PolicyId>) -> Result<(), NodeError> { Ok(()) }
-//! #     fn earlier_rows(&self) -> Result<Vec<EarlierRows<()>>, NodeError> { Ok(Vec::new()) }
+//! #     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<()>>, NodeError> { Ok(Vec::new()) }
 //! #     fn refresh_program(&mut self, _: NetnsCookie) -> Result<bool, NodeError> { Ok(true) }
 //! #     fn listeners(&self) -> KnownListeners { KnownListeners::new() }
 //! #     fn cookie_at(&self, _: &Path) -> Option<NetnsCookie> { None }

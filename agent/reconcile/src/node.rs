@@ -252,7 +252,7 @@ pub trait Node: Sized {
     fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError>;
 
     /// All rows of earlier agents.
-    fn earlier_rows(&self) -> Result<Vec<EarlierRows<Self::Rows>>, NodeError>;
+    fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<Self::Rows>>, NodeError>;
     /// Gives a pod of an earlier agent this build's program; `false` when its namespace is gone.
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError>;
     /// The listeners in the kernel's map.

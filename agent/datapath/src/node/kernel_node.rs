@@ -28,7 +28,7 @@ use crate::{
         resolv_conf::{self, ResolvConf},
         transparent::Transparency,
     },
-    rows::{PodRows, RouteQuota, policy_rows::WrittenPolicies, routes_in_use},
+    rows::{PodRows, RouteQuota, policy_rows::WrittenPolicies},
 };
 
 /// Processes of a namespace that are looked at for one with files of its own. The kernel lists those with low numbers
@@ -71,16 +71,12 @@ impl KernelNode {
         let (adoption, tasks) = (&datapath.adoption, &datapath.tasks);
         let adopter = Adopter::new(Arc::clone(adoption), Arc::clone(tasks));
         let transparency = Transparency::new(Arc::clone(adoption), Arc::clone(tasks));
-        let route_quota = routes_in_use(&datapath.maps).unwrap_or_else(|error| {
-            tracing::warn!("the routes of an earlier agent's pods do not count: {error}");
-            RouteQuota::default()
-        });
         Self {
             datapath,
             departed: Departed::default(),
             lingering: Lingering::default(),
             policies: WrittenPolicies::default(),
-            route_quota,
+            route_quota: RouteQuota::default(),
             adopter,
             transparency,
             sidecars: HashMap::new(),

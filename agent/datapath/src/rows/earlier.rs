@@ -1,20 +1,14 @@
 //! The rows of earlier agents.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::node::EarlierRows;
 
-use super::{PodRows, RouteQuota, names};
-use crate::{
-    kernel::{Datapath, maps::Maps},
-    netns::routes::RouteId,
-};
+use super::{PodRows, names};
+use crate::{kernel::Datapath, netns::routes::RouteId};
 
 /// Everything in the kernel that belongs to a pod.
 ///
@@ -77,22 +71,4 @@ fn of(
         inode: NetnsInode::new(0),
         rows: PodRows::earlier(cookie),
     })
-}
-
-/// What pods of an earlier agent have of the map of routes.
-///
-/// # Errors
-/// If a map cannot be read.
-pub fn routes_in_use(maps: &Maps) -> io::Result<RouteQuota> {
-    let mut rows: HashMap<u64, usize> = HashMap::new();
-    for key in maps.routes.keys()? {
-        *rows.entry(key.netns).or_default() += 1;
-    }
-    let mut quota = RouteQuota::default();
-    for (cookie, pod) in maps.pods.rows()? {
-        let (namespace, ..) = names(&pod);
-        let rows = rows.get(&cookie).copied().unwrap_or_default();
-        quota.note(NetnsCookie::new(cookie), namespace, rows);
-    }
-    Ok(quota)
 }

@@ -204,7 +204,8 @@ impl PodRows {
         Ok(note.into_iter().chain(ifaces::note(omitted)).collect())
     }
 
-    fn note_routes(&self, quota: &mut RouteQuota) {
+    /// Notes what the pod has of the map of routes.
+    pub fn note_routes(&self, quota: &mut RouteQuota) {
         quota.note(self.cookie, text(&self.row.namespace), self.routes.len());
     }
 

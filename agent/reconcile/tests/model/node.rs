@@ -291,7 +291,7 @@ impl Node for FakeNode {
         self.submit(None, op)
     }
 
-    fn earlier_rows(&self) -> Result<Vec<EarlierRows<FakeRows>>, NodeError> {
+    fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<FakeRows>>, NodeError> {
         let world = self.world.borrow();
         let cookies = world.tables.cookies().into_iter();
         Ok(cookies
