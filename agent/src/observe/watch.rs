@@ -99,14 +99,13 @@ impl Seen {
                 Some(_) => self.starting.get(&netns.cookie).copied(),
                 None => before.is_none().then(Instant::now),
             };
-            let report = match since {
-                Some(since) => of_start(sidecar, since.elapsed(), name.clone()),
-                None => Report::Now(name.clone()),
-            };
-            if let Some(since) = since.filter(|_| !sidecar.is_started()) {
-                starting.insert(netns.cookie, since);
+            if let Some(since) = since {
+                let report = of_start(sidecar, since.elapsed(), name.clone());
+                reports.insert(netns.cookie, report);
+                if !sidecar.is_started() {
+                    starting.insert(netns.cookie, since);
+                }
             }
-            reports.insert(netns.cookie, report);
             if let Some(text) = change(before, sidecar)
                 && let Some(kind) = kind(sidecar)
             {
