@@ -1,8 +1,10 @@
 //! Offsets of the kernel's struct members that the programs read, such as the creator of a socket, its IP options and its
 //! accept queue, and the namespaces and cgroups of tasks, from its BTF (`/sys/kernel/btf/vmlinux`).
 //!
-//! Own parser: the offsets of a few members are needed, so the type section is walked once and nothing is
+//! Own parser: the offsets of a few members are needed, so the type section is walked and only where each type begins is
 //! kept. A full BTF parser holds megabytes while it is in use. Format: Documentation/bpf/btf.rst.
+//!
+//! A member may be in a struct or union without a name, as all of a randomized struct are (CONFIG_RANDSTRUCT).
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -145,7 +147,11 @@ pub fn has_function(wanted: &str) -> Result<bool, LayoutError> {
 }
 
 const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
+
+/// How deep members without a name are followed: kernels whose structs are randomized have one level, and some unions.
+const MAX_DEPTH: usize = 4;
 
 /// Calls `visit` with every struct's and function's kind and name, and with a function that finds a
 /// struct's member's bit offset.
@@ -153,60 +159,108 @@ fn walk(
     btf: &[u8],
     mut visit: impl FnMut(u32, &str, &dyn Fn(&str) -> Option<u32>),
 ) -> Result<(), LayoutError> {
-    let word = |at: usize| {
-        btf.get(at..at + 4)
-            .and_then(|bytes| bytes.try_into().ok())
-            .map(u32::from_ne_bytes)
-            .ok_or(LayoutError::Format(at))
-    };
-    if word(0)? & 0xffff != 0xeb9f {
-        return Err(LayoutError::Format(0));
-    }
-    let header = word(4)? as usize;
-    let types = header + word(8)? as usize;
-    let end = types + word(12)? as usize;
-    let strings = header + word(16)? as usize;
-    let name_at = |offset: u32| {
-        let bytes = btf.get(strings + offset as usize..).unwrap_or_default();
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
-        std::str::from_utf8(&bytes[..end]).unwrap_or_default()
-    };
-    let mut at = types;
-    while at < end {
-        let (name, info) = (word(at)?, word(at + 4)?);
-        let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
-        let body = at + 12;
-        let size = match kind {
-            // INT, VAR, DECL_TAG: one word
-            1 | 14 | 17 => 4,
-            // ARRAY: three words
-            3 => 12,
-            // STRUCT, UNION, DATASEC, ENUM64: three words each
-            4 | 5 | 15 | 19 => 12 * count,
-            // ENUM, FUNC_PROTO: two words each
-            6 | 13 => 8 * count,
-            // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
-            2 | 7..=12 | 16 | 18 => 0,
-            _ => return Err(LayoutError::Format(at)),
-        };
+    let btf = Btf::new(btf)?;
+    for id in 1..btf.types.len() {
+        let (name, kind, _) = btf.type_at(btf.types[id])?;
         if matches!(kind, KIND_STRUCT | KIND_FUNC) {
-            // With kind_flag the upper byte of an offset is a bit-field's width.
-            let mask = if info >> 31 == 0 {
-                u32::MAX
-            } else {
-                0x00ff_ffff
-            };
-            visit(kind, name_at(name), &|member| {
-                (0..count).find_map(|index| {
-                    let entry = body + 12 * index;
-                    (name_at(word(entry).ok()?) == member)
-                        .then(|| word(entry + 8).ok().map(|bits| bits & mask))?
-                })
-            });
+            let member = |wanted: &str| btf.member(id, wanted, MAX_DEPTH);
+            visit(kind, btf.name_at(name), &member);
         }
-        at = body + size;
     }
     Ok(())
+}
+
+/// The description of a kernel's types.
+struct Btf<'a> {
+    bytes: &'a [u8],
+    /// Where each type begins, by its id. 0 is `void`.
+    types: Vec<usize>,
+    strings: usize,
+}
+
+impl<'a> Btf<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, LayoutError> {
+        let mut btf = Self {
+            bytes,
+            types: vec![0],
+            strings: 0,
+        };
+        if btf.word(0)? & 0xffff != 0xeb9f {
+            return Err(LayoutError::Format(0));
+        }
+        let header = btf.word(4)? as usize;
+        let mut at = header + btf.word(8)? as usize;
+        let end = at + btf.word(12)? as usize;
+        btf.strings = header + btf.word(16)? as usize;
+        while at < end {
+            btf.types.push(at);
+            let (_, kind, count) = btf.type_at(at)?;
+            at += 12;
+            at += match kind {
+                // INT, VAR, DECL_TAG: one word
+                1 | 14 | 17 => 4,
+                // ARRAY: three words
+                3 => 12,
+                // STRUCT, UNION, DATASEC, ENUM64: three words each
+                4 | 5 | 15 | 19 => 12 * count,
+                // ENUM, FUNC_PROTO: two words each
+                6 | 13 => 8 * count,
+                // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+                2 | 7..=12 | 16 | 18 => 0,
+                _ => return Err(LayoutError::Format(at)),
+            };
+        }
+        Ok(btf)
+    }
+
+    /// Name, kind, and number of members of the type at an offset.
+    fn type_at(&self, at: usize) -> Result<(u32, u32, usize), LayoutError> {
+        let (name, info) = (self.word(at)?, self.word(at + 4)?);
+        Ok((name, info >> 24 & 0x1f, (info & 0xffff) as usize))
+    }
+
+    /// The bit offset of a struct's or union's member, which may be in one without a name.
+    fn member(&self, id: usize, wanted: &str, depth: usize) -> Option<u32> {
+        let at = *self.types.get(id)?;
+        let (_, kind, count) = self.type_at(at).ok()?;
+        if !matches!(kind, KIND_STRUCT | KIND_UNION) {
+            return None;
+        }
+        // With kind_flag the upper byte of an offset is a bit-field's width.
+        let has_bit_fields = self.word(at + 4).ok()? >> 31 != 0;
+        let mask = if has_bit_fields {
+            0x00ff_ffff
+        } else {
+            u32::MAX
+        };
+        (0..count).find_map(|index| {
+            let entry = at + 12 + 12 * index;
+            let [name, member_type, bits] =
+                [0, 4, 8].map(|offset| self.word(entry + offset).unwrap_or_default());
+            let bits = bits & mask;
+            match self.name_at(name) {
+                "" => {
+                    let depth = depth.checked_sub(1)?;
+                    let within = self.member(member_type as usize, wanted, depth)?;
+                    Some(bits + within)
+                }
+                name => (name == wanted).then_some(bits),
+            }
+        })
+    }
+
+    fn name_at(&self, offset: u32) -> &'a str {
+        let bytes = self.bytes.get(self.strings + offset as usize..);
+        let bytes = bytes.unwrap_or_default();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
+        std::str::from_utf8(&bytes[..end]).unwrap_or_default()
+    }
+
+    fn word(&self, at: usize) -> Result<u32, LayoutError> {
+        let bytes = self.bytes.get(at..at + 4);
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u32::from_ne_bytes).ok_or(LayoutError::Format(at))
+    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,11 @@ fn the_running_kernel_has_them_all() {
     assert_ne!(offsets[3].1, offsets[4].1);
 }
 
+/// The first struct of [`btf`]: a pointer and an array are before it.
+const FIRST_STRUCT: u32 = 3;
+
 /// BTF of structs: name and members, each with its offset word. With `bit_fields` the upper byte of
-/// that word is a width.
+/// that word is a width. A member without a name is the last struct.
 fn btf(structs: &[(&str, &[(&str, u32)])], bit_fields: bool) -> Vec<u8> {
     let mut strings = vec![0];
     let mut name = |text: &str| {
@@ -31,8 +34,10 @@ fn btf(structs: &[(&str, &[(&str, u32)])], bit_fields: bool) -> Vec<u8> {
     for (struct_name, members) in structs {
         let info = u32::from(bit_fields) << 31 | KIND_STRUCT << 24 | members.len() as u32;
         types.extend([name(struct_name), info, 64]);
+        let last = FIRST_STRUCT + structs.len() as u32 - 1;
         for (member, offset) in *members {
-            types.extend([name(member), 1, *offset]);
+            let its_type = if member.is_empty() { last } else { 1 };
+            types.extend([name(member), its_type, *offset]);
         }
     }
     let types_len = 4 * types.len() as u32;
@@ -185,6 +190,21 @@ fn widths_of_bit_fields_are_not_part_of_the_offset() {
     structs[1] = ("socket", &[("file", (3 << 24) | (8 * 16))]);
     let offsets = offsets_in(&btf(&structs, true)).unwrap();
     assert_eq!(offsets[2], ("OFFSET_SOCKET_FILE", 16));
+}
+
+#[test]
+fn members_of_a_struct_without_a_name_are_found() {
+    let mut structs = STRUCTS.to_vec();
+    structs[3] = ("cred", &[("usage", 0), ("", 8 * 8)]);
+    structs.push(("", &[("fsgid", 8 * 4), ("fsuid", 8 * 20)]));
+    let offsets = offsets_in(&btf(&structs, false)).unwrap();
+    assert_eq!(offsets[4], ("OFFSET_CRED_FSUID", 28));
+    assert_eq!(offsets[5], ("OFFSET_CRED_FSGID", 12));
+    // One that has itself without a name ends as well.
+    structs.pop();
+    structs.push(("", &[("", 0)]));
+    let error = offsets_in(&btf(&structs, false)).unwrap_err();
+    assert!(matches!(error, LayoutError::Missing("cred", "fsuid")));
 }
 
 #[test]
