@@ -181,7 +181,7 @@ impl DestinationKey {
     }
 }
 
-/// A destination that connections of a pod are redirected from. It does not change as long as any socket
+/// A destination that connections of a pod are redirected from. Its names do not change as long as any socket
 /// has the target: both ends of a connection find the names that they have without the redirect.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -195,8 +195,9 @@ pub struct Destination {
     pub dialed_port: u16,
     /// Of a DNS server: a number of [`AskedFrom`]. 0 of others.
     pub asked_from: u16,
-    /// Zero. Two numbers rather than an array: LLVM calls a function to clear one, and the stack has no room for that.
-    pub more_pad: u32,
+    /// Not zero: new connections do not take the row, because the pod no longer has its source. Open ones keep
+    /// their names.
+    pub retired: u32,
 }
 
 /// Value of a destination's row, with its key as in [`HandshakeRow`].
@@ -242,6 +243,7 @@ impl Destination {
     pub const fn is_for(&self, dialed: Addr, dialed_port: u16, source: Addr, bound: bool) -> bool {
         self.dialed.is(dialed)
             && self.dialed_port == dialed_port
+            && self.retired == 0
             && (bound || self.source.is(source))
     }
 }
@@ -367,7 +369,7 @@ pub struct ListenerKey {
     pub slot: u32,
 }
 
-/// A listener with connections that wait to be accepted, as the program that looks at all listeners writes it.
+/// A listener and the connections that wait to be accepted, as the program that looks at all listeners writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]

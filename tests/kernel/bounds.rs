@@ -10,6 +10,7 @@ mod open_connections;
 mod quota;
 mod records;
 mod refusals;
+mod stale_destinations;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

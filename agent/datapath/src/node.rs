@@ -9,6 +9,7 @@ mod node_calls;
 mod queries;
 mod repairs;
 mod resolvers;
+mod stale_destinations;
 mod steps;
 
 use std::{

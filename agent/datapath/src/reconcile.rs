@@ -176,6 +176,7 @@ impl Reconciler {
             node.datapath.unload_acceleration(),
             node.datapath.keep_dns(),
             node.departed.sweep(&node.datapath.maps),
+            node.stale_destinations.sweep(&node.datapath.maps),
             counts.map_err(|error| {
                 anyhow::Error::from(error).context("remove counts of departed pods")
             }),

@@ -161,7 +161,7 @@ fn a_destination_is_for_connections_with_its_names() {
         source,
         dialed_port: 443,
         asked_from: 0,
-        more_pad: 0,
+        retired: 0,
     };
     for (dialed, port, source, bound, expected) in [
         (dialed, 443, source, false, true),
@@ -196,7 +196,7 @@ fn answers_go_to_where_a_server_was_asked_from() {
                 source,
                 dialed_port: 53,
                 asked_from: asked_from as u16,
-                more_pad: 0,
+                retired: 0,
             };
             assert_eq!(destination.asked_from(target), wanted);
         }

@@ -307,7 +307,7 @@ fn dedicated_target(
                         source,
                         dialed_port: conn.port,
                         asked_from: 0,
-                        more_pad: 0,
+                        retired: 0,
                     },
                 };
                 return maps::add_destination(&row).ok().map(|()| target);

@@ -411,7 +411,7 @@ fn server_name(
                         source,
                         dialed_port: port,
                         asked_from,
-                        more_pad: 0,
+                        retired: 0,
                     },
                 };
                 return maps::add_destination(&row).ok().map(|()| target);

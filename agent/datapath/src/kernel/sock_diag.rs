@@ -20,6 +20,8 @@ pub enum Sockets {
     Listening,
     /// Those that have a peer.
     Connected,
+    /// Those of UDP that have a peer.
+    Sending,
     /// Those whose SYN to this port has had no answer yet.
     Connecting(u16),
     /// Those of UDP that are bound to this port and have no peer.
@@ -56,20 +58,20 @@ fn visit_family(
     let states = match sockets {
         Sockets::Listening => StateFlags::LISTEN,
         Sockets::Connected => StateFlags::all() - StateFlags::LISTEN,
+        Sockets::Sending => StateFlags::ESTABLISHED,
         Sockets::Connecting(_) => StateFlags::SYN_SENT,
         Sockets::Receiving(_) => StateFlags::CLOSE,
     };
     // With it comes the upper layer protocol, by which MPTCP shows.
     let extensions = match sockets {
         Sockets::Listening => ExtensionFlags::INFO,
-        Sockets::Connected | Sockets::Connecting(_) | Sockets::Receiving(_) => {
-            ExtensionFlags::empty()
-        }
+        _ => ExtensionFlags::empty(),
     };
     let mut socket_id = SocketId::new_v4();
     let mut protocol = IPPROTO_TCP;
     match sockets {
         Sockets::Connecting(port) => socket_id.destination_port = port,
+        Sockets::Sending => protocol = IPPROTO_UDP,
         Sockets::Receiving(port) => {
             socket_id.source_port = port;
             protocol = IPPROTO_UDP;

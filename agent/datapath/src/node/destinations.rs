@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     net::IpAddr,
     ops::ControlFlow,
     sync::{
@@ -153,18 +154,21 @@ fn set_pool_in_use(rows: u64, maps: &Maps) -> Result<()> {
 
 /// Targets that a socket of the namespace, which someone may ask for its destination, has at either end. As in a
 /// destination's key.
-fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
+pub(super) fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
     let mut in_use = BTreeSet::new();
     netns
         .run(|| {
-            sock_diag::visit(Sockets::Connected, until, |socket| {
-                let id = &socket.header.socket_id;
-                if can_be_asked(&socket.header) {
-                    let ends = [id.source_address, id.destination_address];
-                    in_use.extend(ends.into_iter().filter_map(target));
-                }
-                ControlFlow::Continue(())
-            })
+            for sockets in [Sockets::Connected, Sockets::Sending] {
+                sock_diag::visit(sockets, until, |socket| {
+                    let id = &socket.header.socket_id;
+                    if can_be_asked(&socket.header) {
+                        let ends = [id.source_address, id.destination_address];
+                        in_use.extend(ends.into_iter().filter_map(target));
+                    }
+                    ControlFlow::Continue(())
+                })?;
+            }
+            io::Result::Ok(())
         })?
         .context("list its sockets")?;
     Ok(in_use)

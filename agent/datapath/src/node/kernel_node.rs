@@ -19,7 +19,10 @@ use sidetrack_policy::{
 };
 use tokio::sync::mpsc;
 
-use super::{Departed, PodLink, handshakes::Lingering, resolvers::Resolvers};
+use super::{
+    Departed, PodLink, handshakes::Lingering, resolvers::Resolvers,
+    stale_destinations::StaleDestinations,
+};
 use crate::{
     kernel::{Datapath, probe},
     netns::{
@@ -42,6 +45,8 @@ pub struct KernelNode {
     pub datapath: Datapath,
     /// Pods that have departed, as far as their connections need something.
     pub departed: Departed,
+    /// Pods that have lost an address, as far as their destinations name it.
+    pub(crate) stale_destinations: StaleDestinations,
     /// Rows of handshakes that were there at the last look.
     pub(super) lingering: Lingering,
     /// The rows of policies.
@@ -74,6 +79,7 @@ impl KernelNode {
         Self {
             datapath,
             departed: Departed::default(),
+            stale_destinations: StaleDestinations::default(),
             lingering: Lingering::default(),
             policies: WrittenPolicies::default(),
             route_quota: RouteQuota::default(),

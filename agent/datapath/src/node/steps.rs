@@ -40,7 +40,7 @@ async fn write(
     let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match step {
-        Step::ReadNamespace => link.read().await,
+        Step::ReadNamespace => read(node, link).await,
         Step::WriteNamespace(policy, phase) => {
             // Packets from outside for these targets could not be refused otherwise.
             let with_targets_v6 = rows.has(POD_CAPTURE_V6) && node.sees_entrance;
@@ -120,6 +120,18 @@ async fn write(
         }
         _ => remove(node, cookie, rows, step),
     }
+}
+
+/// Reads the namespace. Destinations follow its addresses, where the pod has destinations.
+async fn read(node: &mut KernelNode, link: &mut PodLink) -> Result<()> {
+    let netns = link.shared_netns();
+    let counts = &node.datapath.maps.destinations_by_pod;
+    if let Some(own) = link.read().await?
+        && counts.get(&netns.cookie())?.is_some()
+    {
+        node.stale_destinations.follow(netns, own);
+    }
+    Ok(())
 }
 
 /// Captures IPv6 from here on, if the pod has it and it is not captured yet.

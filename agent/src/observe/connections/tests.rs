@@ -27,7 +27,7 @@ impl Tables for Pod {
             source: Addr::v4([10, 77, 0, 2]),
             dialed_port: 80,
             asked_from: 0,
-            more_pad: 0,
+            retired: 0,
         })
     }
 
