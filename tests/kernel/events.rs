@@ -1,13 +1,15 @@
 //! What happened lately is listed, also by the next agent and without one.
 
-use std::{fs, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
+    actor::Actor,
     agent::{Agent, Places},
     node::VIP,
+    protocol::PROXY,
     sidecar,
-    wait::eventually,
+    wait::{eventually, until},
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -90,6 +92,53 @@ fn what_happened_to_a_pod_is_listed() -> Result<()> {
     fixture.agent = Agent::start(fixture.lab.places())?;
     wait(&places, "took-over", "1 pods of an earlier agent")?;
     wait(&places, "refused", "sidecar-refused")?;
+    Ok(())
+}
+
+kernel_test!(a_restart_between_two_looks_is_listed);
+/// The sidecar of Linkerd listens on loopback.
+fn a_restart_between_two_looks_is_listed() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let places = fixture.agent.places.clone();
+    fixture.enroll(&[])?;
+    for address in ["0.0.0.0", "127.0.0.1"] {
+        let start = || -> Result<Actor> {
+            let sidecar = fixture.pod.actor()?;
+            sidecar.listen(&PROXY, at(address, 15001))?;
+            sidecar.listen(&PROXY, at("0.0.0.0", 15006))?;
+            Ok(sidecar)
+        };
+        let listed = || -> Result<u64> {
+            let events =
+                places.json(&["events", "test/app", "--kind", "sidecar-up", "-o", "json"])?;
+            let events = events.as_array().into_iter().flatten();
+            let restarts =
+                events.filter(|it| it["text"].as_str().unwrap_or("").contains("restarted"));
+            Ok(restarts.filter_map(|it| it["count"].as_u64()).sum())
+        };
+        let before = listed()?;
+        let mut sidecar = start()?;
+        // A look may fall between the two; then it is an end and a start.
+        let mut is_listed = false;
+        for _ in 0..4 {
+            until(Duration::from_secs(10), "it is up", || {
+                let pod = places.pod("test/app")?.context("the pod")?;
+                Ok(pod["sidecar"]["state"] == "up")
+            })?;
+            // It was up at a look of the agent's, which are two seconds apart.
+            thread::sleep(Duration::from_secs(3));
+            drop(sidecar);
+            sidecar = start()?;
+            thread::sleep(Duration::from_secs(3));
+            is_listed = listed()? > before;
+            if is_listed {
+                break;
+            }
+        }
+        ensure!(is_listed, "{:#}", places.json(&["events", "-o", "json"])?);
+        drop(sidecar);
+        wait(&places, "sidecar-down", "does not listen")?;
+    }
     Ok(())
 }
 

@@ -1,11 +1,14 @@
 //! Sidecars whose listeners are MPTCP sockets, as Go makes them since 1.24. No map of sockets can hold these, so a program at
 //! the pod's interfaces gives them inbound connections.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, nothing_remains},
     protocol::{APP, Dial, Listen, PROXY, ROOT},
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 
@@ -70,6 +73,17 @@ fn outbound_arrives(fixture: &PodFixture) -> Result<()> {
     Ok(())
 }
 
+/// No map holds its sockets, so the agent lists them at intervals.
+fn wait_state(fixture: &PodFixture, state: &str) -> Result<()> {
+    eventually(Duration::from_secs(15), || {
+        let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+        ensure!(pod["sidecar"]["state"] == state, "{pod:#}");
+        ensure!(pod["listener"] == (state == "up"), "{pod:#}");
+        ensure!(pod["outbound_listener"] == (state == "up"), "{pod:#}");
+        Ok(())
+    })
+}
+
 kernel_test!(both_directions_reach_it);
 /// One that listens before its pod is enrolled, after it, and while an agent starts.
 fn both_directions_reach_it() -> Result<()> {
@@ -79,12 +93,14 @@ fn both_directions_reach_it() -> Result<()> {
     fixture.enroll(&[])?;
     fixture.wait("inbound connections arrive", || inbound_arrives(&fixture))?;
     outbound_arrives(&fixture)?;
+    wait_state(&fixture, "up")?;
     drop(first);
     let refused = fixture.outside.dial(Dial::new(&ROOT, at(POD[0], 80)))?;
     ensure!(refused == Err(libc::ECONNREFUSED), "{refused:?}");
     let why = fixture.agent.places.output(&["why", "test/app"])?;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     ensure!(why.contains("no-listener"), "{why}");
+    wait_state(&fixture, "down")?;
     let _second = sidecar(&fixture, true)?;
     fixture.wait("inbound connections arrive", || inbound_arrives(&fixture))?;
     outbound_arrives(&fixture)?;

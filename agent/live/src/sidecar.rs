@@ -31,12 +31,10 @@ pub enum Sidecar {
     InboundOnly,
     /// It listens on its outbound port, as far as that is known, and not on the one for DNS queries.
     NoDns,
-    /// It listens on its inbound port; on the outbound one it listens, or has listened, on loopback.
-    OutboundUnknown,
     /// It has never listened, and the pod may reach the network until it does.
     NotYet,
-    /// It listens, or has listened, on loopback at its outbound port; or an agent of another version says something that
-    /// is not known here.
+    /// Its last listener was an MPTCP socket, which no map has, and its sockets have not been listed; or an agent of another
+    /// version says something that is not known here.
     #[default]
     #[serde(other)]
     Unknown,
@@ -46,7 +44,7 @@ impl Sidecar {
     /// Whether it listens wherever that can be known, as far as no one sees that it hangs: it has started.
     #[must_use]
     pub const fn is_started(&self) -> bool {
-        matches!(self, Self::Up | Self::Listens | Self::OutboundUnknown)
+        matches!(self, Self::Up | Self::Listens)
     }
 }
 
@@ -55,10 +53,10 @@ impl Sidecar {
 pub struct Sockets {
     /// Whether it has never listened, and the pod may reach the network until it does.
     pub not_yet: bool,
-    /// Whether it listens on its outbound port; `None` if it listens, or has listened, on loopback there.
+    /// Whether it listens on its outbound port; `None` if that is not known.
     pub outbound: Option<bool>,
-    /// Whether it listens on its inbound port.
-    pub inbound: bool,
+    /// Whether it listens on its inbound port; `None` if that is not known.
+    pub inbound: Option<bool>,
     /// Whether it receives DNS queries; `None` if it is to get none, or that is not known.
     pub dns: Option<bool>,
     /// What waits to be accepted; `None` if it was not read.
@@ -98,16 +96,19 @@ impl Sidecar {
                 seconds: queue.oldest.unwrap_or_default().as_secs(),
             };
         }
-        match (sockets.not_yet, sockets.outbound, sockets.inbound) {
-            (true, ..) => Self::NotYet,
-            (_, Some(true), _) | (_, None, true) if sockets.dns == Some(false) => Self::NoDns,
-            (_, Some(true), true) if sockets.queue.is_none() => Self::Listens,
-            (_, Some(true), true) => Self::Up,
-            (_, Some(false), false) => Self::Down,
-            (_, Some(true), false) => Self::OutboundOnly,
-            (_, Some(false), true) => Self::InboundOnly,
-            (_, None, true) => Self::OutboundUnknown,
-            (_, None, false) => Self::Unknown,
+        if sockets.not_yet {
+            return Self::NotYet;
+        }
+        let (Some(outbound), Some(inbound)) = (sockets.outbound, sockets.inbound) else {
+            return Self::Unknown;
+        };
+        match (outbound, inbound) {
+            (true, _) if sockets.dns == Some(false) => Self::NoDns,
+            (true, true) if sockets.queue.is_none() => Self::Listens,
+            (true, true) => Self::Up,
+            (false, false) => Self::Down,
+            (true, false) => Self::OutboundOnly,
+            (false, true) => Self::InboundOnly,
         }
     }
 
@@ -131,7 +132,6 @@ impl Sidecar {
             Self::OutboundOnly => "out",
             Self::InboundOnly => "in",
             Self::NoDns => "no dns",
-            Self::OutboundUnknown => "in, out unknown",
             Self::NotYet => "not yet",
             Self::Unknown => "unknown",
         }
@@ -204,7 +204,7 @@ impl SidecarCounts {
                     &mut counts.down
                 }
                 Sidecar::NotYet => &mut counts.not_yet,
-                Sidecar::OutboundUnknown | Sidecar::Unknown => &mut counts.unknown,
+                Sidecar::Unknown => &mut counts.unknown,
             } += 1;
         }
         counts

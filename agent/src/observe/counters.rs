@@ -8,7 +8,7 @@ use std::{
 
 use sidetrack_common::{
     count::{ANY_POLICY, CountKey, EARLIER_POLICIES},
-    names::{COUNTER_QUOTA, LOOPBACK_OUTBOUND},
+    names::{COUNTER_QUOTA, MPTCP_INBOUND, MPTCP_OUTBOUND},
     rule::{Class, Rule},
 };
 
@@ -225,29 +225,30 @@ pub fn add_sidecars(
     let listening = maps.listeners.keys()?.into_iter();
     let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;
-    let on_loopback: HashSet<u64> = (maps.sidecar_bits.rows()?.into_iter())
-        .filter(|(_, ports)| ports & LOOPBACK_OUTBOUND != 0)
-        .map(|(netns, _)| netns)
-        .collect();
+    let bits: HashMap<u64, u32> = maps.sidecar_bits.rows()?.into_iter().collect();
     for pod in pods {
         let Some(netns) = &pod.netns else { continue };
         let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;
         let policy = policy.flatten();
-        let listens =
-            |port: Option<u16>| port.is_some_and(|port| listening.contains(&(netns.cookie, port)));
-        pod.before_sidecar = passing.contains(&netns.cookie);
-        pod.listener = listens(policy.map(|policy| policy.inbound_port));
-        pod.outbound_listener = match listens(policy.map(|policy| policy.outbound_port)) {
-            true => Some(true),
-            // There was one on loopback, and the maps do not say whether it is still there.
-            false if on_loopback.contains(&netns.cookie) => None,
-            false => Some(false),
+        let seen = bits.get(&netns.cookie).copied().unwrap_or_default();
+        let by_mptcp = look.map_or([None; 2], |look| look.listens_with_mptcp(netns.cookie));
+        let listens = |port: Option<u16>, bit, by_mptcp| match port {
+            Some(port) if listening.contains(&(netns.cookie, port)) => Some(true),
+            // No map holds it.
+            Some(_) if seen & bit != 0 => by_mptcp,
+            _ => Some(false),
         };
+        pod.before_sidecar = passing.contains(&netns.cookie);
+        let inbound = policy.map(|policy| policy.inbound_port);
+        let inbound = listens(inbound, MPTCP_INBOUND, by_mptcp[1]);
+        let outbound = policy.map(|policy| policy.outbound_port);
+        pod.outbound_listener = listens(outbound, MPTCP_OUTBOUND, by_mptcp[0]);
+        pod.listener = inbound == Some(true);
         pod.dns_listener = look.and_then(|look| look.receives_dns(netns.cookie));
         pod.sidecar = Some(Sidecar::of(&Sockets {
             not_yet: pod.before_sidecar,
             outbound: pod.outbound_listener,
-            inbound: pod.listener,
+            inbound,
             dns: pod.dns_listener,
             queue: look.map(|look| look.queue(netns.cookie)),
         }));

@@ -1,9 +1,10 @@
-//! What the pods' sidecars do that no map says: connections that wait for them to accept, and whether they receive DNS
-//! queries.
+//! What the pods' sidecars do that no map says: connections that wait for them to accept, whether they receive DNS
+//! queries, and whether they listen with MPTCP.
 //!
 //! One pass over all listeners says which sidecars hang, and costs no more where many pods are. Only into the pods of
 //! those is looked further, for a bounded time: the number of their connections may be missing, never that they hang. No
-//! program sees that a UDP socket is bound or closed: pods with DNS capture are looked at in turns.
+//! program sees that a UDP socket is bound or closed, and no map holds an MPTCP socket: the sockets of pods with either
+//! are listed in turns.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,10 +14,13 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use sidetrack_common::conn::ListenerQueue;
+use sidetrack_common::{
+    conn::ListenerQueue,
+    names::{MPTCP_INBOUND, MPTCP_OUTBOUND},
+};
 use sidetrack_datapath::{
     kernel::{maps::Maps, queues::Queues},
-    netns::{Netns, connecting, resolver},
+    netns::{Netns, connecting, listeners, resolver},
 };
 use sidetrack_live::Queue;
 
@@ -27,21 +31,74 @@ const LOOK_TTL: Duration = Duration::from_secs(10);
 /// How long counting the connections of all pods whose sidecar hangs may take.
 const COUNT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How long a pod whose sidecar receives DNS queries is not looked at again. The others are at every look.
-const DNS_INTERVAL: Duration = Duration::from_secs(8);
-/// How long looking at the sockets for DNS queries of all pods may take.
-const DNS_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long the sockets of a pod whose sidecar has all of them are not listed again. Those of the others are at every look.
+const LIST_INTERVAL: Duration = Duration::from_secs(8);
+/// How long listing the sockets of all pods may take.
+const LIST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What waits, by the cookie of the pod's network namespace.
 type QueueByPod = HashMap<u64, Queue>;
-/// Whether the sidecar receives DNS queries, and when that was looked at, by the same.
-type DnsByPod = HashMap<u64, (Instant, Option<bool>)>;
+/// Which sockets a pod's sidecar has, by the same.
+type ListedByPod = HashMap<u64, Listed>;
+
+/// Which sockets of a pod's sidecar were there when they were listed; `None` of those that are not asked for, or that could
+/// not be listed.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    at: Instant,
+    /// A UDP socket for DNS queries.
+    dns: Option<bool>,
+    /// MPTCP listeners on the outbound and on the inbound port.
+    mptcp: [Option<bool>; 2],
+}
+
+impl Listed {
+    fn is_complete(&self) -> bool {
+        let [outbound, inbound] = self.mptcp;
+        ![self.dns, outbound, inbound].contains(&Some(false))
+    }
+}
+
+/// The sockets of a pod that are listed.
+struct Asked<'a> {
+    netns: &'a NetnsStatus,
+    dns: Option<u16>,
+    mptcp: [Option<u16>; 2],
+}
+
+impl<'a> Asked<'a> {
+    /// `None` where the maps know all. `bits` are what the kernel has seen of the sidecar.
+    fn of(pod: &'a PodStatus, bits: u32) -> Option<Self> {
+        let (netns, policy) = pod.netns.as_ref().zip(pod.policy.as_ref())?;
+        let port = |bit, port| (bits & bit != 0).then_some(port);
+        let mptcp = [
+            port(MPTCP_OUTBOUND, policy.outbound_port),
+            port(MPTCP_INBOUND, policy.inbound_port),
+        ];
+        let dns = policy.dns_block().map(|block| block.port());
+        let asks = dns.is_some() || mptcp != [None; 2];
+        asks.then_some(Self { netns, dns, mptcp })
+    }
+
+    fn list(&self, until: Instant) -> Listed {
+        let netns = open(self.netns);
+        let dns = |port| resolver::is_served(netns.as_ref()?, port, until).ok();
+        let mptcp = |port: Option<u16>| listeners::is_served(netns.as_ref()?, port?).ok();
+        Listed {
+            at: Instant::now(),
+            dns: self.dns.and_then(dns),
+            mptcp: self.mptcp.map(mptcp),
+        }
+    }
+}
 
 /// What one look at the sockets of sidecars has found.
 #[derive(Clone, Debug, Default)]
 pub struct SidecarSockets {
     queues: QueueByPod,
-    dns: DnsByPod,
+    listed: ListedByPod,
+    /// Cookies of the listening sockets that are in the kernel's map, by the cookie of the pod's network namespace.
+    listeners: HashMap<u64, HashSet<u64>>,
 }
 
 impl SidecarSockets {
@@ -54,7 +111,16 @@ impl SidecarSockets {
     /// Whether a pod's sidecar receives DNS queries over UDP; `None` if it is to get none, or that is not known.
     #[must_use]
     pub fn receives_dns(&self, cookie: u64) -> Option<bool> {
-        self.dns.get(&cookie)?.1
+        self.listed.get(&cookie)?.dns
+    }
+
+    /// Whether a pod's sidecar listens on its outbound and inbound port with MPTCP; `None` if it never has, or that is not
+    /// known.
+    #[must_use]
+    pub fn listens_with_mptcp(&self, cookie: u64) -> [Option<bool>; 2] {
+        self.listed
+            .get(&cookie)
+            .map_or([None; 2], |listed| listed.mptcp)
     }
 }
 
@@ -83,15 +149,23 @@ impl Sidecars {
         (at.elapsed() < LOOK_TTL).then(|| Arc::clone(look))
     }
 
-    /// Looks, for as long as it takes.
+    /// Looks, for as long as it takes. Answers in which pods all listening sockets are other ones than at the last look.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn look(&self, maps: &Maps, pods: &[PodStatus]) -> io::Result<()> {
+    pub fn look(&self, maps: &Maps, pods: &[PodStatus]) -> io::Result<HashSet<u64>> {
         let Some(queues) = &self.queues else {
-            return Ok(());
+            return Ok(HashSet::new());
         };
-        let mut by_pod = by_pod(&queues.read()?);
+        let rows = queues.read()?;
+        let mut listeners: HashMap<u64, HashSet<u64>> = HashMap::new();
+        for row in &rows {
+            listeners
+                .entry(row.key.netns)
+                .or_default()
+                .insert(row.socket);
+        }
+        let mut by_pod = by_pod(&rows);
         let until = Instant::now() + COUNT_TIMEOUT;
         if by_pod.values().any(Queue::hangs) {
             // The programs' own counts of rows may be off by a few.
@@ -109,48 +183,56 @@ impl Sidecars {
             }
         }
         let before = self.last.read().as_ref().map(|(_, look)| Arc::clone(look));
+        let before = before.unwrap_or_default();
+        let bits = maps.sidecar_bits.rows()?.into_iter().collect();
+        let replaced = replaced(&before.listeners, &listeners);
         let look = SidecarSockets {
             queues: by_pod,
-            dns: dns_by_pod(
-                pods,
-                before.as_ref().map_or(&DnsByPod::new(), |look| &look.dns),
-            ),
+            listed: listed(pods, &bits, &before.listed),
+            listeners,
         };
         *self.last.write() = Some((Instant::now(), Arc::new(look)));
-        Ok(())
+        Ok(replaced)
     }
 }
 
-/// Looks at the sockets of the pods that are due, as far as there is time: at those first that were not looked at for
-/// longest.
-fn dns_by_pod(pods: &[PodStatus], before: &DnsByPod) -> DnsByPod {
-    let until = Instant::now() + DNS_TIMEOUT;
-    let mut by_pod = DnsByPod::new();
+/// Lists the sockets of the pods that are due, as far as there is time: of those first that were not looked at for longest.
+fn listed(pods: &[PodStatus], bits: &HashMap<u64, u32>, before: &ListedByPod) -> ListedByPod {
+    let until = Instant::now() + LIST_TIMEOUT;
+    let mut by_pod = ListedByPod::new();
     let mut due = Vec::new();
     for pod in pods {
-        let block = pod.policy.as_ref().and_then(|policy| policy.dns_block());
-        let Some((netns, block)) = pod.netns.as_ref().zip(block) else {
+        let bits = pod.netns.as_ref().and_then(|it| bits.get(&it.cookie));
+        let Some(asked) = Asked::of(pod, bits.copied().unwrap_or_default()) else {
             continue;
         };
-        let last = before.get(&netns.cookie).copied();
-        by_pod.extend(last.map(|last| (netns.cookie, last)));
-        let is_fresh = |(at, receives): (Instant, Option<bool>)| {
-            receives == Some(true) && at.elapsed() < DNS_INTERVAL
-        };
+        let cookie = asked.netns.cookie;
+        let last = before.get(&cookie).copied();
+        by_pod.extend(last.map(|last| (cookie, last)));
+        let is_fresh = |it: Listed| it.is_complete() && it.at.elapsed() < LIST_INTERVAL;
         if !last.is_some_and(is_fresh) {
-            due.push((last.map(|(at, _)| at), netns, block.port()));
+            due.push((last.map(|last| last.at), asked));
         }
     }
-    due.sort_by_key(|(at, ..)| *at);
-    for (_, netns, port) in due {
-        let now = Instant::now();
-        if now > until {
+    due.sort_by_key(|(at, _)| *at);
+    for (_, asked) in due {
+        if Instant::now() > until {
             break;
         }
-        let receives = open(netns).and_then(|it| resolver::is_served(&it, port, until).ok());
-        by_pod.insert(netns.cookie, (now, receives));
+        by_pod.insert(asked.netns.cookie, asked.list(until));
     }
     by_pod
+}
+
+/// The pods that listened before and do now, by no socket that is the same.
+fn replaced(before: &HashMap<u64, HashSet<u64>>, now: &HashMap<u64, HashSet<u64>>) -> HashSet<u64> {
+    let is_other = |(pod, sockets): &(&u64, &HashSet<u64>)| {
+        before
+            .get(pod)
+            .is_some_and(|before| before.is_disjoint(sockets))
+    };
+    let others = now.iter().filter(is_other);
+    others.map(|(pod, _)| *pod).collect()
 }
 
 /// The network namespace of a pod, if it is there.

@@ -6,7 +6,7 @@
 mod figures;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io,
     sync::{
         Arc,
@@ -164,16 +164,17 @@ impl Status {
         }
     }
 
-    /// Looks what sidecars do; the enrolled pods, with that and without what is counted.
+    /// Looks what sidecars do; the enrolled pods, with that and without what is counted, and the cookies of those
+    /// whose listening sockets were replaced.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn look_at_sidecars(&self) -> io::Result<Vec<PodStatus>> {
+    pub fn look_at_sidecars(&self) -> io::Result<(Vec<PodStatus>, HashSet<u64>)> {
         let mut pods = self.snapshot().pods.clone();
         pods.retain(|pod| pod.netns.is_some());
-        self.sidecars.look(&self.maps, &pods)?;
+        let replaced = self.sidecars.look(&self.maps, &pods)?;
         add_sidecars(&mut pods, &self.maps, self.sidecars.last().as_deref())?;
-        Ok(pods)
+        Ok((pods, replaced))
     }
 
     /// The refusals that are new. `report` says what is done about those of a pod, by its cookie, and of a rule.

@@ -28,6 +28,9 @@ use crate::{
 /// How long a sidecar may take to start before refused connections are an event.
 const START: Duration = Duration::from_secs(60);
 
+/// What is said of a sidecar that was up at two looks, and was not between them.
+const RESTARTED: &str = "its sidecar has restarted: all of its listening sockets are new";
+
 /// How often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -82,7 +85,7 @@ pub async fn watch(status: Arc<Status>) {
 
 impl Seen {
     fn look(&mut self, status: &Status) -> io::Result<()> {
-        let pods = status.look_at_sidecars()?;
+        let (pods, replaced) = status.look_at_sidecars()?;
         let mut now = HashMap::new();
         let mut starting = HashMap::new();
         let mut reports = HashMap::new();
@@ -110,6 +113,11 @@ impl Seen {
                 && let Some(kind) = kind(sidecar)
             {
                 status.history().add(kind, Some(name), &text);
+            } else if replaced.contains(&netns.cookie)
+                && before == Some(Kind::SidecarUp)
+                && kind(sidecar) == before
+            {
+                status.history().add(Kind::SidecarUp, Some(name), RESTARTED);
             }
             now.insert(netns.cookie, kind(sidecar).or(before));
         }
@@ -145,7 +153,7 @@ fn kind(sidecar: &Sidecar) -> Option<Kind> {
         Sidecar::Down | Sidecar::OutboundOnly | Sidecar::InboundOnly | Sidecar::NoDns => {
             Some(Kind::SidecarDown)
         }
-        Sidecar::Listens | Sidecar::OutboundUnknown | Sidecar::NotYet | Sidecar::Unknown => None,
+        Sidecar::Listens | Sidecar::NotYet | Sidecar::Unknown => None,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Connections that wait for sidecars to accept them. The agent reads this program's output: it walks over the
-//! listeners of all pods at once, and needs to enter none of them.
+//! The sidecars' listeners, with the connections that wait for them to accept. The agent reads this program's output: it walks
+//! over the listeners of all pods at once, and needs to enter none of them.
 
 use core::ffi::c_void;
 
@@ -7,21 +7,18 @@ use sidetrack_common::conn::ListenerQueue;
 
 use sidetrack_ebpf::ctx::sock_map::MapSocket;
 
-/// One listener. Returns 0: continue with the next. Most have an empty queue, and nothing is written for them.
+/// One listener. Returns 0: continue with the next.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/sockmap")]
 pub fn st_queues(ctx: *mut c_void) -> i32 {
     if let Some(listener) = MapSocket::new(ctx) {
-        let waiting = listener.waiting();
-        if waiting > 0 {
-            listener.write(&ListenerQueue {
-                key: listener.key,
-                socket: listener.cookie(),
-                oldest_us: listener.oldest_us(),
-                waiting,
-                limit: listener.limit(),
-            });
-        }
+        listener.write(&ListenerQueue {
+            key: listener.key,
+            socket: listener.cookie(),
+            oldest_us: listener.oldest_us(),
+            waiting: listener.waiting(),
+            limit: listener.limit(),
+        });
     }
     0
 }

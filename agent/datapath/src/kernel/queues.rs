@@ -1,4 +1,4 @@
-//! Which listeners of sidecars have connections that wait to be accepted: one pass of a program over the listener
+//! The listeners of sidecars, with the connections that wait to be accepted: one pass of a program over the listener
 //! map, for all pods at once and without entering any.
 
 use std::{
@@ -35,7 +35,7 @@ impl Queues {
         })
     }
 
-    /// The listeners with connections that wait.
+    /// All listeners.
     ///
     /// # Errors
     /// If the map cannot be walked over.

@@ -2,8 +2,7 @@
 //! were empty, and those that are unknown here are kept for programs.
 
 use serde::Deserialize;
-use serde_json::Value;
-use sidetrack_live::{Connections, Sidecar, Sockets, refusals::LastRefusal};
+use sidetrack_live::{Connections, Sidecar, refusals::LastRefusal};
 
 use crate::ask::Whole;
 
@@ -28,11 +27,8 @@ pub struct Pod {
     policy_id: Option<u32>,
     #[serde(default)]
     ipv6: bool,
-    sidecar: Option<Sidecar>,
     #[serde(default)]
-    listener: bool,
-    #[serde(default)]
-    before_sidecar: bool,
+    sidecar: Sidecar,
     #[serde(default)]
     connections: Connections,
     #[serde(default)]
@@ -52,34 +48,19 @@ impl Known {
 
     /// What the sidecar does.
     pub fn listener(&self) -> String {
-        self.if_enrolled(self.sidecar().to_string())
+        self.if_enrolled(self.shown.sidecar.to_string())
     }
 
     /// What is to be known of a sidecar that hangs.
     pub fn hangs(&self) -> Option<String> {
-        self.sidecar().remark()
-    }
-
-    fn sidecar(&self) -> Sidecar {
-        if let Some(sidecar) = &self.shown.sidecar {
-            return sidecar.clone();
-        }
-        // An agent that does not look whether sidecars accept. Before, they did not look at the outbound port either.
-        let outbound = self.value.get("outbound_listener").map(Value::as_bool);
-        Sidecar::of(&Sockets {
-            not_yet: self.shown.before_sidecar,
-            outbound: outbound.unwrap_or(Some(self.shown.listener)),
-            inbound: self.shown.listener,
-            dns: None,
-            queue: None,
-        })
+        self.shown.sidecar.remark()
     }
 
     /// Where to look further.
     pub fn last_refusal(&self) -> Option<String> {
-        let sidecar = self.sidecar();
+        let sidecar = &self.shown.sidecar;
         let mut refusals = self.shown.refusals.iter();
-        refusals.find_map(|it| it.remark(&sidecar, "kubectl sidetrack why"))
+        refusals.find_map(|it| it.remark(sidecar, "kubectl sidetrack why"))
     }
 
     /// A counter.

@@ -5,7 +5,7 @@ use super::{Queue, Sidecar, SidecarCounts, Sockets};
 const LISTENING: Sockets = Sockets {
     not_yet: false,
     outbound: Some(true),
-    inbound: true,
+    inbound: Some(true),
     dns: None,
     queue: Some(Queue {
         waiting: 0,
@@ -47,7 +47,11 @@ fn who_hangs_on_one_port_hangs() {
         oldest: Some(Duration::from_secs(9)),
         is_full: false,
     });
-    for (outbound, inbound) in [(Some(true), false), (None, true), (Some(false), true)] {
+    for (outbound, inbound) in [
+        (Some(true), Some(false)),
+        (None, None),
+        (Some(false), Some(true)),
+    ] {
         let sockets = Sockets {
             outbound,
             inbound,
@@ -61,14 +65,16 @@ fn who_hangs_on_one_port_hangs() {
 
 #[test]
 fn words_for_each_state() {
+    let [yes, no] = [Some(true), Some(false)];
     for (not_yet, outbound, inbound, expected) in [
-        (false, Some(true), true, "up"),
-        (false, Some(false), false, "down"),
-        (false, Some(true), false, "out"),
-        (false, Some(false), true, "in"),
-        (false, None, true, "in, out unknown"),
-        (false, None, false, "unknown"),
-        (true, Some(false), false, "not yet"),
+        (false, yes, yes, "up"),
+        (false, no, no, "down"),
+        (false, yes, no, "out"),
+        (false, no, yes, "in"),
+        (false, None, yes, "unknown"),
+        (false, yes, None, "unknown"),
+        (true, no, no, "not yet"),
+        (true, None, no, "not yet"),
     ] {
         let sockets = Sockets {
             not_yet,
@@ -132,17 +138,17 @@ fn a_sidecar_without_its_dns_port_is_down_for_lookups() {
             ..LISTENING
         })
     };
-    for inbound in [true, false] {
+    for inbound in [Some(true), Some(false)] {
         let sidecar = with(Some(true), inbound, Some(false));
         assert_eq!(sidecar, Sidecar::NoDns);
         let remark = sidecar.remark().expect("a remark");
         assert!(remark.contains("DNS port"), "{remark}");
     }
-    assert_eq!(with(None, true, Some(false)), Sidecar::NoDns);
-    assert_eq!(with(Some(true), true, Some(true)), Sidecar::Up);
+    let yes = Some(true);
+    assert_eq!(with(yes, yes, yes), Sidecar::Up);
     // It does not run at all, or has not been looked at.
-    assert_eq!(with(Some(false), false, Some(false)), Sidecar::Down);
-    assert_eq!(with(Some(true), true, None), Sidecar::Up);
+    assert_eq!(with(Some(false), Some(false), Some(false)), Sidecar::Down);
+    assert_eq!(with(yes, yes, None), Sidecar::Up);
     let counts = SidecarCounts::of([Sidecar::NoDns].iter());
     assert_eq!((counts.down, counts.is_fine()), (1, false));
 }

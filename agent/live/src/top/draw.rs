@@ -234,11 +234,7 @@ fn all_columns(many_nodes: bool) -> Vec<Column> {
 /// Whether the sidecar listens; of a pod that is not enrolled, its state.
 fn sidecar(shown: &Shown<'_>) -> String {
     let row = shown.row;
-    match row.sidecar.as_deref() {
-        Some("in, out unknown") => "in, out?".to_owned(),
-        Some(word) => word.to_owned(),
-        None => row.state.clone(),
-    }
+    row.sidecar.as_ref().unwrap_or(&row.state).clone()
 }
 
 fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {

@@ -82,8 +82,7 @@ fn refusals_of_a_start_are_no_event_unless_it_lasts() {
         assert_eq!(of(sidecar.clone(), START / 2), Report::Later);
         assert_eq!(of(sidecar, START), now);
     }
-    // Of those that listen on loopback not everything can be known.
-    for sidecar in [Sidecar::Up, Sidecar::OutboundUnknown, Sidecar::Listens] {
+    for sidecar in [Sidecar::Up, Sidecar::Listens] {
         assert_eq!(of(sidecar, START / 2), Report::Never);
     }
     assert_eq!(of(Sidecar::Up, 2 * START), Report::Never);

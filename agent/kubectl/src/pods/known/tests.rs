@@ -15,36 +15,16 @@ fn known(fields: Value) -> Known {
 }
 
 #[test]
-fn listeners_as_agents_of_each_version_report_them() {
+fn the_sidecar_is_as_the_agent_reports_it() {
     for (fields, expected) in [
-        (json!({}), "down"),
-        (json!({"listener": true}), "listens"),
+        (json!({}), "unknown"),
+        (json!({"sidecar": {"state": "up"}}), "up"),
         (
-            json!({"listener": true, "outbound_listener": true}),
-            "listens",
-        ),
-        (json!({"listener": true, "sidecar": {"state": "up"}}), "up"),
-        (
-            json!({"listener": true, "sidecar": {"state": "hangs", "waiting": 272, "seconds": 12}}),
+            json!({"sidecar": {"state": "hangs", "waiting": 272, "seconds": 12}}),
             "hangs",
         ),
         (json!({"sidecar": {"state": "of the future"}}), "unknown"),
-        (
-            json!({"listener": false, "outbound_listener": false}),
-            "down",
-        ),
-        (json!({"listener": true, "outbound_listener": false}), "in"),
-        (json!({"listener": false, "outbound_listener": true}), "out"),
-        (
-            json!({"listener": true, "outbound_listener": null}),
-            "in, out unknown",
-        ),
-        (
-            json!({"listener": false, "outbound_listener": null}),
-            "unknown",
-        ),
-        (json!({"listener": true, "before_sidecar": true}), "not yet"),
-        (json!({"listener": true, "netns": null}), "-"),
+        (json!({"sidecar": {"state": "up"}, "netns": null}), "-"),
     ] {
         assert_eq!(known(fields.clone()).listener(), expected, "{fields}");
     }

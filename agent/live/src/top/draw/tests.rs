@@ -53,7 +53,7 @@ fn report(node: &str) -> TopReport {
             pod("web-0", Some("up"), Some((1234.4, 0.5, 0.0)), 0),
             pod(
                 "web-with-a-long-name-6d5f7b9c4-x2x8z",
-                Some("in, out unknown"),
+                Some("unknown"),
                 None,
                 0,
             ),
@@ -105,7 +105,7 @@ fn eighty_columns_have_room_for_what_matters() {
         [
             "POD                                   *SIDECAR   OUT/S   IN/S REFUSED/S  REFUSED",
             "shop/cart                             down           0      0       4.5       12",
-            "shop/web-with-a-lo~me-6d5f7b9c4-x2x8z in, out?       -      -         -        0",
+            "shop/web-with-a-lo~me-6d5f7b9c4-x2x8z unknown        -      -         -        0",
             "shop/new                              waiting        -      -         -        -",
             "shop/web-0                            up          1234    0.5         0        0",
         ]
