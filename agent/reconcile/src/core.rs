@@ -3,12 +3,11 @@
 mod adoption;
 mod apply;
 mod converge;
-mod earlier;
 mod enroll;
+mod held;
 mod leave;
 mod policy_rows;
 mod repair;
-mod replaced;
 mod retry;
 mod sandboxes;
 mod turn;
@@ -22,7 +21,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, manifest::NetnsRef, mesh::Mesh};
 use tracing::warn;
 
-use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
+use self::{held::HeldNamespaces, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
     node::{EarlierRows, Enrollment, Node, NodeError, Processes as _},
@@ -37,11 +36,7 @@ pub struct Core<N: Node> {
     pub node: N,
     policies: Policies,
     pods: BTreeMap<PodRef, Record<N>>,
-    earlier: Earlier<N>,
-    /// Pods whose names other pods now have, while their processes still run.
-    departing: Vec<(PodRef, Enrollment<N>)>,
-    /// Rows whose removal has failed. It is tried again.
-    leftovers: BTreeMap<NetnsCookie, Leftover<N>>,
+    held: HeldNamespaces<N>,
     mesh: Mesh,
     next_adoption: Instant,
     turn: Turn,
@@ -67,15 +62,13 @@ impl<N: Node> Core<N> {
     /// # Errors
     /// If the kernel's maps cannot be read.
     pub async fn new(mut node: N, mesh: Mesh) -> Result<Self, NodeError> {
-        let earlier = Earlier::new(node.earlier_rows()?);
+        let held = HeldNamespaces::new(node.earlier_rows()?);
         let now = node.now();
         let mut core = Self {
             policies: Policies::after(node.highest_policy()?, node.earlier_policies()?),
-            earlier,
+            held,
             node,
             pods: BTreeMap::new(),
-            departing: Vec::new(),
-            leftovers: BTreeMap::new(),
             mesh,
             next_adoption: now,
             turn: Turn::default(),
@@ -100,7 +93,7 @@ impl<N: Node> Core<N> {
 
     /// Every enrollment of this agent, also of pods whose names other pods now have.
     pub fn enrollments(&self) -> impl Iterator<Item = (&PodRef, &Enrollment<N>)> {
-        enrollments(&self.pods, &self.departing)
+        enrollments(&self.pods, &self.held)
     }
 
     /// The enrollments, and the node they are on.
@@ -109,8 +102,7 @@ impl<N: Node> Core<N> {
     ) -> (&mut N, impl Iterator<Item = (&PodRef, &mut Enrollment<N>)>) {
         let pods = self.pods.iter_mut();
         let named = pods.filter_map(|(name, record)| Some((name, record.enrollment_mut()?)));
-        let departing = self.departing.iter_mut().map(|(name, it)| (&*name, it));
-        (&mut self.node, named.chain(departing))
+        (&mut self.node, named.chain(self.held.departing_mut()))
     }
 
     /// The namespaces with rows that some agent wrote on purpose: this one's enrollments, and those of
@@ -118,14 +110,15 @@ impl<N: Node> Core<N> {
     #[must_use]
     pub fn known_cookies(&self) -> BTreeSet<NetnsCookie> {
         let own = self.enrollments().map(|(_, enrollment)| enrollment.cookie);
-        own.chain(self.earlier.cookies()).collect()
+        let earlier = self.held.earlier().map(|it| it.cookie);
+        own.chain(earlier).collect()
     }
 
     /// The node's processes, as far as they are in namespaces with rows.
     pub(crate) fn processes(&self) -> N::Processes {
         let own = self.enrollments().map(|(_, it)| it.inode);
-        self.node
-            .processes(own.chain(self.earlier.inodes()).collect())
+        let earlier = self.held.earlier().map(|it| it.inode);
+        self.node.processes(own.chain(earlier).collect())
     }
 
     /// The policies that pods use.
@@ -136,7 +129,7 @@ impl<N: Node> Core<N> {
     /// Pods that earlier agents enrolled and this one could not: cookie, inode, name.
     pub fn pods_of_earlier_agents(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {
         let named = |it: &EarlierRows<N::Rows>| Some((it.cookie, it.inode, it.pod.clone()?));
-        self.earlier.iter().filter_map(named).collect()
+        self.held.earlier().filter_map(named).collect()
     }
 
     /// Whether processes keep a pod enrolled that is not listed; `None` before the first complete
@@ -264,11 +257,11 @@ impl<N: Node> Core<N> {
 /// The same while the node is borrowed.
 fn enrollments<'a, N: Node>(
     pods: &'a BTreeMap<PodRef, Record<N>>,
-    departing: &'a [(PodRef, Enrollment<N>)],
+    held: &'a HeldNamespaces<N>,
 ) -> impl Iterator<Item = (&'a PodRef, &'a Enrollment<N>)> {
     let named = pods.iter();
     let named = named.filter_map(|(name, record)| Some((name, record.enrollment()?)));
-    named.chain(departing.iter().map(|(name, it)| (name, it)))
+    named.chain(held.departing())
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -120,7 +120,7 @@ impl<N: Node> Core<N> {
     /// Whether a pod is enrolled, by this or an earlier agent.
     fn has(&self, name: &PodRef) -> bool {
         let record = self.pods.get(name);
-        record.is_some_and(|it| it.enrollment().is_some()) || self.earlier.holds(name)
+        record.is_some_and(|it| it.enrollment().is_some()) || self.held.earlier_of(name).is_some()
     }
 
     /// The pod is to be enrolled. Where that changes nothing, no other event says that it was corrected.
@@ -253,7 +253,7 @@ impl<N: Node> Core<N> {
     /// The manifest cannot be followed. The previous policy stays active, also if an earlier agent
     /// wrote it.
     fn reject(&mut self, name: &PodRef, reason: String) {
-        let has_earlier = self.earlier.holds(name);
+        let has_earlier = self.held.earlier_of(name).is_some();
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };

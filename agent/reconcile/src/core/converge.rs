@@ -90,7 +90,7 @@ impl<N: Node> Core<N> {
                 let known = match record.enrollment() {
                     Some(enrolled) if enrolled.doubt.is_some() => None,
                     Some(enrolled) => Some(enrolled.inode),
-                    None => self.earlier.inode(name),
+                    None => self.held.earlier_of(name).map(|it| it.inode),
                 };
                 processes.netns_of_pod(record.sought(uid, known))
             }
@@ -238,7 +238,7 @@ impl<N: Node> Core<N> {
 
     /// Notes what became of an attempt.
     fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
-        let has_earlier = self.earlier.holds(name);
+        let has_earlier = self.held.earlier_of(name).is_some();
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::{
     Core,
     converge::{log_missed, run},
-    replaced::Replaced,
+    held::Held,
 };
 use crate::{
     events::ENROLLED,
@@ -34,7 +34,7 @@ impl<N: Node> Core<N> {
         // Once in a pod's life.
         let starting = (goal.starting || fresh) && !record.started;
         let uid = record.uid.clone();
-        let was_earlier = self.earlier.holds(name);
+        let was_earlier = self.held.earlier_of(name).is_some();
         let opened = self.node.open(found).await?;
         if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
             return Err(EnrollError::NamespaceInUse {
@@ -95,7 +95,7 @@ impl<N: Node> Core<N> {
         }
         // An earlier agent may have enrolled it in another namespace. That one is released once
         // nothing runs there.
-        if self.earlier.holds(name) {
+        if self.held.earlier_of(name).is_some() {
             let processes = self.processes();
             self.drop_earlier(|held, inode| held != name || processes.any_in(inode))
                 .await;
@@ -116,7 +116,7 @@ impl<N: Node> Core<N> {
         if let Some((name, _)) = own {
             return Some(name.clone());
         }
-        let name = self.earlier.name(cookie)?;
+        let name = self.held.earlier_name(cookie)?;
         let record = self.pods.get(name)?;
         (record.state() != PodState::Skipped).then(|| name.clone())
     }
@@ -135,12 +135,12 @@ impl<N: Node> Core<N> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
         let cookie = opened.cookie;
         // Rows that are in the kernel already are replaced, not doubled.
-        let present = self.rows_in(cookie).cloned();
+        let present = self.held.rows(cookie).cloned();
         let rows = self.node.rows(name, uid, &opened, present)?;
         let (policy_id, compiled) = self.acquire(name, compiled)?;
-        let mut replaced = self.take_replaced(cookie);
+        let mut held = self.held.take(cookie);
         let mut link = opened.link;
-        if let Replaced::Departing(_, departed) = &mut replaced {
+        if let Some(Held::Departing(_, departed)) = &mut held {
             // It has the programs that are attached, and removes those that the policy does not want.
             std::mem::swap(&mut link, &mut departed.link);
             self.node.follow_path(&mut link, &found.path);
@@ -159,16 +159,16 @@ impl<N: Node> Core<N> {
             rows,
             link,
         };
-        let starting = starting && !matches!(replaced, Replaced::Earlier(_));
+        let starting = starting && !matches!(held, Some(Held::Earlier(_)));
         let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = log_missed(name, missed);
-                self.forget_replaced(replaced);
+                self.forget_held(held);
                 Ok(enrollment)
             }
             Err(problem) => {
-                self.restore_replaced(replaced, enrollment).await;
+                self.restore_held(held, enrollment).await;
                 Err(problem.into())
             }
         }

@@ -1,12 +1,13 @@
 //! Pods that leave. A pod whose processes still run stays intercepted, whatever the API says.
 
-use std::{sync::Arc, time::Instant};
-
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
+use sidetrack_policy::{PodRef, manifest::NetnsRef};
 use tracing::{error, info, warn};
 
-use super::Core;
+use super::{
+    Core,
+    held::{Held, Removal},
+};
 use crate::{
     node::{Enrollment, Node, NodeError, Processes as _},
     plan::{self, Step},
@@ -15,29 +16,6 @@ use crate::{
 
 /// Why a pod that is not listed is enrolled.
 const STILL_RUNS: &str = "it or its namespace is deleted, or it is completed, and it still runs; it is released when its last process has ended";
-
-/// Rows to be removed.
-#[derive(Debug)]
-pub(super) struct Leftover<N: Node> {
-    pub(super) rows: N::Rows,
-    /// The policy that the pod's row names; `None` for one of an earlier agent.
-    pub(super) policy: Option<Arc<CompiledPolicy>>,
-    /// Whether the pod's row is removed, and the policy released.
-    pub(super) is_unnamed: bool,
-    /// When to try again.
-    pub(super) next_try: Instant,
-}
-
-impl<N: Node> Leftover<N> {
-    pub(super) fn new(rows: N::Rows, policy: Option<Arc<CompiledPolicy>>, now: Instant) -> Self {
-        Self {
-            rows,
-            policy,
-            is_unnamed: false,
-            next_try: now,
-        }
-    }
-}
 
 impl<N: Node> Core<N> {
     /// Releases a pod. Its established connections continue.
@@ -50,9 +28,9 @@ impl<N: Node> Core<N> {
 
     async fn release_enrollment(&mut self, name: &PodRef, enrollment: Enrollment<N>, reason: &str) {
         let now = self.node.now();
-        let rows = Leftover::new(enrollment.rows, Some(enrollment.compiled), now);
+        let removal = Removal::new(enrollment.rows, Some(enrollment.compiled), now);
         let clean = self
-            .remove_rows(enrollment.cookie, rows, Some(enrollment.link))
+            .remove_rows(enrollment.cookie, removal, Some(enrollment.link))
             .await;
         if clean {
             info!(pod = %name, "released: {reason}");
@@ -65,33 +43,33 @@ impl<N: Node> Core<N> {
     pub(super) async fn remove_rows(
         &mut self,
         cookie: NetnsCookie,
-        mut leftover: Leftover<N>,
+        mut removal: Removal<N>,
         mut link: Option<N::Link>,
     ) -> bool {
-        let Err(problem) = self.try_remove(cookie, &mut leftover, link.as_mut()).await else {
+        let Err(problem) = self.try_remove(cookie, &mut removal, link.as_mut()).await else {
             return true;
         };
-        leftover.next_try = self.node.now() + SLOW_RETRY;
-        if self.leftovers.insert(cookie, leftover).is_none() {
+        removal.next_try = self.node.now() + SLOW_RETRY;
+        if self.held.insert(cookie, Held::Removal(removal)) {
             error!(%cookie, "remove a pod's rows: {problem}");
         }
         false
     }
 
     /// Tries again to remove rows that could not be removed.
-    pub(super) async fn retry_leftovers(&mut self) {
+    pub(super) async fn retry_removals(&mut self) {
         let now = self.node.now();
-        let due = self.leftovers.iter().filter(|(_, it)| it.next_try <= now);
-        let due: Vec<NetnsCookie> = due.map(|(cookie, _)| *cookie).collect();
+        let due = self.held.removals().filter(|(_, it)| it.next_try <= now);
+        let due: Vec<NetnsCookie> = due.map(|(cookie, _)| cookie).collect();
         for cookie in due {
-            let Some(mut leftover) = self.leftovers.remove(&cookie) else {
+            let Some(Held::Removal(mut removal)) = self.held.take(cookie) else {
                 continue;
             };
-            match self.try_remove(cookie, &mut leftover, None).await {
+            match self.try_remove(cookie, &mut removal, None).await {
                 Ok(()) => info!(%cookie, "removed the rest of a pod's rows"),
                 Err(_) => {
-                    leftover.next_try = now + SLOW_RETRY;
-                    self.leftovers.insert(cookie, leftover);
+                    removal.next_try = now + SLOW_RETRY;
+                    self.held.insert(cookie, Held::Removal(removal));
                 }
             }
         }
@@ -102,19 +80,19 @@ impl<N: Node> Core<N> {
     async fn try_remove(
         &mut self,
         cookie: NetnsCookie,
-        leftover: &mut Leftover<N>,
+        removal: &mut Removal<N>,
         mut link: Option<&mut N::Link>,
     ) -> Result<(), NodeError> {
         let mut result = Ok(());
         for step in plan::leave() {
-            let rows = &mut leftover.rows;
+            let rows = &mut removal.rows;
             let done = self
                 .node
                 .step(cookie, rows, link.as_deref_mut(), &step)
                 .await;
-            if matches!(step, Step::RemovePod) && done.is_ok() && !leftover.is_unnamed {
-                leftover.is_unnamed = true;
-                match leftover.policy.take() {
+            if matches!(step, Step::RemovePod) && done.is_ok() && !removal.is_unnamed {
+                removal.is_unnamed = true;
+                match removal.policy.take() {
                     Some(policy) => self.release_policy(&policy),
                     None => self.sweep_later(),
                 }
@@ -136,25 +114,27 @@ impl<N: Node> Core<N> {
         }
         let record = self.pods.get_mut(name);
         if let Some(enrollment) = record.and_then(|it| it.take_enrollment()) {
+            let cookie = enrollment.cookie;
             warn!(pod = %name, "{why}, and a process still runs there; it is released when its last process has ended");
-            self.departing.push((name.clone(), *enrollment));
+            let departing = Held::Departing(name.clone(), enrollment);
+            self.held.insert(cookie, departing);
         }
     }
 
     /// Releases pods that [`Core::depart`] kept, once nothing runs there.
     async fn release_departed(&mut self, processes: &mut Option<N::Processes>) {
-        if self.departing.is_empty() {
+        if self.held.departing().next().is_none() {
             return;
         }
         let processes = processes.get_or_insert_with(|| self.processes());
-        let all = std::mem::take(&mut self.departing);
-        let (running, gone): (Vec<_>, Vec<_>) = all
-            .into_iter()
-            .partition(|(_, enrollment)| processes.any_in(enrollment.inode));
-        self.departing = running;
-        for (name, enrollment) in gone {
-            self.release_enrollment(&name, enrollment, "its last process has ended")
-                .await;
+        let gone = self.held.departing();
+        let gone = gone.filter(|(_, enrollment)| !processes.any_in(enrollment.inode));
+        let gone: Vec<NetnsCookie> = gone.map(|(_, enrollment)| enrollment.cookie).collect();
+        for cookie in gone {
+            if let Some(Held::Departing(name, enrollment)) = self.held.take(cookie) {
+                self.release_enrollment(&name, *enrollment, "its last process has ended")
+                    .await;
+            }
         }
     }
 
@@ -165,7 +145,7 @@ impl<N: Node> Core<N> {
             return;
         };
         let mut gone = Vec::new();
-        for earlier in self.earlier.iter() {
+        for earlier in self.held.earlier() {
             let record = earlier.pod.as_ref().and_then(|name| self.pods.get(name));
             let is_skipped = record.is_some_and(|it| it.state() == PodState::Skipped);
             // An enrolled pod is elsewhere than where an earlier agent had it.

@@ -44,8 +44,9 @@ impl<N: Node> Core<N> {
             return false;
         }
         let enrolled = self.enrollments().map(|(_, it)| it.cookie).collect();
-        let leaving = self.leftovers.keys().copied();
-        let known = self.earlier.cookies().chain(leaving).collect();
+        let earlier = self.held.earlier().map(|it| it.cookie);
+        let removals = self.held.removals().map(|(cookie, _)| cookie);
+        let known = earlier.chain(removals).collect();
         let repairs = decide(findings, &enrolled, &known);
         let damaged = repairs.iter().map(Repair::part).collect();
         self.repairs.backoff.retain(scope, &damaged);
@@ -79,7 +80,7 @@ impl<N: Node> Core<N> {
     }
 
     fn look(&mut self) -> Findings {
-        let pods = enrollments(&self.pods, &self.departing);
+        let pods = enrollments(&self.pods, &self.held);
         let pods: Vec<_> = pods.map(|(_, it)| it).collect();
         let policies = self.policies.in_use().collect();
         let mut findings = self.node.look(policies, &pods);
@@ -147,7 +148,7 @@ impl<N: Node> Core<N> {
             // Where it is attached follows from the pod's interfaces. This one may be gone.
             self.namespaces_changed(&BTreeSet::from([*cookie])).await;
         }
-        let pods = enrollments(&self.pods, &self.departing);
+        let pods = enrollments(&self.pods, &self.held);
         let mut pods = pods.map(|(_, it)| it);
         let pod = cookie.and_then(|cookie| pods.find(|pod| pod.cookie == cookie));
         if cookie.is_some() && pod.is_none() {
@@ -202,6 +203,6 @@ impl<N: Node> Core<N> {
         }?;
         let own = self.enrollments().find(|(_, it)| it.cookie == cookie);
         own.map(|(name, _)| name)
-            .or_else(|| self.earlier.name(cookie))
+            .or_else(|| self.held.earlier_name(cookie))
     }
 }

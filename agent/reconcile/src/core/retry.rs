@@ -19,7 +19,7 @@ impl<N: Node> Core<N> {
     /// removes what is out of use. To be called twice a second, and followed by [`Core::proceed`].
     pub async fn retry(&mut self) {
         self.turn.begin();
-        self.retry_leftovers().await;
+        self.retry_removals().await;
         self.release_ended().await;
         self.refresh_without_goal().await;
         self.tidy_policies();
@@ -78,7 +78,7 @@ impl<N: Node> Core<N> {
         let unlisted = self.pods.values_mut();
         let unlisted = unlisted.filter(|record| record.desired == Desired::Unlisted);
         let unlisted = unlisted.filter_map(Record::enrollment_mut);
-        let departing = self.departing.iter_mut().map(|(_, it)| it);
+        let departing = self.held.departing_mut().map(|(_, it)| it);
         for enrollment in departing.chain(unlisted) {
             if enrollment.stale || !self.node.is_alive(&enrollment.link) {
                 // Why it has failed was logged when it failed first.
