@@ -21,6 +21,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use axum::Router;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
@@ -41,7 +42,7 @@ use crate::observe::{
     trace::Tracer,
     watch,
 };
-use crate::server::{control_socket::Socket, metrics_http, service_manager};
+use crate::server::{control_socket::Socket, metrics_http, probe_port::ProbePort, service_manager};
 use crate::{
     cleanup,
     cni::upkeep::Plugin,
@@ -112,6 +113,8 @@ pub struct Config {
     pub metrics_addr: Option<SocketAddr>,
     /// How many single pods the metrics show.
     pub metrics_per_pod: usize,
+    /// Where to answer `/healthz` and `/readyz` on the node's 127.0.0.1.
+    pub probe_port: Option<u16>,
     /// Where to serve ztunnel, if pods in ambient mode are enrolled.
     pub ztunnel: Option<PathBuf>,
 }
@@ -188,12 +191,11 @@ impl Daemon {
         let given = config.cgroup.as_deref();
         let cgroup = cgroup::find(given)?;
         // Before anything is attached: a start that fails leaves nothing behind.
-        let socket = Socket::bind(&config.socket)?;
-        let metrics = bind_metrics(config.metrics_addr).await?;
+        let listeners = Listeners::bind(config).await?;
         let ztunnel = Publisher::start(config.ztunnel.as_deref(), &source)?;
         let ambient = ztunnel.as_ref().map(Publisher::table);
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
-        let (mut datapath, kernel_log) = load(&socket, &pins, &cgroup, given).await?;
+        let (mut datapath, kernel_log) = load(&listeners, &pins, &cgroup, given).await?;
         datapath.node_netns.clone_from(&config.node_netns);
         let history = open_history(&config.socket);
         let status = Status::new(
@@ -214,8 +216,7 @@ impl Daemon {
         let interrupt = signal(SignalKind::interrupt())?;
         let (cni_queue, cni_routes) = CniQueue::new(status.timings(), ambient);
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
-        let server = tokio::spawn(socket.serve(Arc::clone(&status), routes));
-        serve_metrics(metrics, &status, config.metrics_per_pod);
+        let server = listeners.serve(&status, routes, config.metrics_per_pod);
         tokio::spawn(kernel_log.forward());
         let keepers = start_observers(&status, history, &config.socket);
         let inbox = Arc::new(Inbox::default());
@@ -252,18 +253,22 @@ impl Daemon {
     }
 }
 
-/// Loads and attaches the kernel programs, which takes seconds, while the control socket answers that the agent starts.
+/// Loads and attaches the kernel programs, which takes seconds, while it is answered that the agent starts.
 async fn load(
-    socket: &Socket,
+    listeners: &Listeners,
     pins: &Pins,
     cgroup: &Path,
     given: Option<&Path>,
 ) -> Result<(Datapath, KernelLog)> {
-    let answers = socket.answer_start();
+    let probes = listeners.probes.as_ref().map(ProbePort::answer_start);
+    let answers = probes.into_iter().chain([listeners.socket.answer_start()]);
+    let answers: Vec<_> = answers.collect();
     let (pins, cgroup, given) = (pins.clone(), cgroup.to_owned(), given.map(Path::to_owned));
     let open = move || Datapath::open(pins, &cgroup, given.as_deref(), kernel_log_level());
     let loaded = runtime::blocking(open).await;
-    answers.abort();
+    for answers in answers {
+        answers.abort();
+    }
     loaded
 }
 
@@ -289,16 +294,38 @@ fn open_history(socket: &Path) -> Arc<History> {
     history
 }
 
-async fn bind_metrics(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
-    match address {
-        Some(address) => Ok(Some(metrics_http::bind(address).await?)),
-        None => Ok(None),
-    }
+/// Where the agent answers.
+struct Listeners {
+    socket: Socket,
+    metrics: Option<TcpListener>,
+    probes: Option<ProbePort>,
 }
 
-fn serve_metrics(listener: Option<TcpListener>, status: &Arc<Status>, per_pod: usize) {
-    if let Some(listener) = listener {
-        tokio::spawn(metrics_http::serve(listener, Arc::clone(status), per_pod));
+impl Listeners {
+    async fn bind(config: &Config) -> Result<Self> {
+        let socket = Socket::bind(&config.socket)?;
+        let metrics = match config.metrics_addr {
+            Some(address) => Some(metrics_http::bind(address).await?),
+            None => None,
+        };
+        let probes = config.probe_port;
+        let probes = probes.map(|port| ProbePort::bind(&config.node_netns, port));
+        Ok(Self {
+            socket,
+            metrics,
+            probes: probes.transpose()?,
+        })
+    }
+
+    /// Answers until the process ends; `routes` are the control socket's besides its own. Returns the task that serves it.
+    fn serve(self, status: &Arc<Status>, routes: Router, per_pod: usize) -> JoinHandle<()> {
+        if let Some(listener) = self.metrics {
+            tokio::spawn(metrics_http::serve(listener, Arc::clone(status), per_pod));
+        }
+        if let Some(probes) = &self.probes {
+            probes.answer_probes(Arc::clone(status));
+        }
+        tokio::spawn(self.socket.serve(Arc::clone(status), routes))
     }
 }
 

@@ -15,7 +15,6 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
-use lab::agent::binary;
 use lab::deploy::{USED, USED_FOR_TAINT, capabilities, checkout};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -138,20 +137,11 @@ fn probes_do_not_depend_on_the_metrics_port() {
     for objects in [chart, kustomize()] {
         let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
-        for (probe, what) in [("readinessProbe", "ready"), ("livenessProbe", "live")] {
-            let probe = &container[probe];
-            assert_eq!(
-                probe["exec"]["command"],
-                json!(["sidetrack", "probe", what])
-            );
-            // Longer than the command waits for an answer.
-            assert_eq!(probe["timeoutSeconds"], 5);
-            let mut command = Command::new(binary().expect("the binary"));
-            command.args(["probe", what, "--socket", "/nowhere/a.sock"]);
-            let output = command.output().expect("it runs");
-            assert_eq!(output.status.code(), Some(1), "{output:?}");
-            let text = String::from_utf8_lossy(&output.stderr);
-            assert!(text.contains("no agent answers"), "{text}");
+        let arguments = container["args"].to_string();
+        assert!(arguments.contains("--probe-port=9447"), "{arguments}");
+        for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
+            let asked = json!({"host": "127.0.0.1", "port": 9447, "path": path});
+            assert_eq!(container[probe]["httpGet"], asked);
         }
     }
 }
@@ -181,6 +171,7 @@ fn values_take_effect() {
         "removeTaint": true,
         "defaults": {"dialect": "1.12", "excludeOutboundPorts": [3306, 6379], "proxyUid": 1500},
         "metricsPort": 19446,
+        "probePort": 19447,
         "host": {"bpffs": "/bpf", "cgroup": "/cg", "run": "/r"},
         "priorityQuota": true,
         "nodeSelector": {"mesh": "yes"},
@@ -199,11 +190,16 @@ fn values_take_effect() {
         "registry.example.com/mesh/sidetrack:1.2.3"
     );
     let arguments = container["args"].to_string();
+    for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
+        let asked = json!({"host": "127.0.0.1", "port": 19447, "path": path});
+        assert_eq!(container[probe]["httpGet"], asked);
+    }
     for argument in [
         "--enroll=injected",
         "--virtual-interfaces=local-only",
         "--mesh=istio,kuma",
         "--metrics-addr=[::]:19446",
+        "--probe-port=19447",
         "--remove-taint",
         "--cni-socket=/r/sidetrack.sock",
         "--cni-exclude-namespaces=kube-system,infra",
@@ -267,6 +263,7 @@ fn wrong_values_are_refused() {
         (json!({"defaults": {"dialect": "new"}}), "dialect"),
         (json!({"defaults": {"dualStack": "yes"}}), "dualStack"),
         (json!({"metricsPort": 0}), "metricsPort"),
+        (json!({"probePort": 70_000}), "probePort"),
         (json!({"host": {"bpffs": "sys/fs/bpf"}}), "bpffs"),
         (json!({"cni": {"binDir": "opt/cni/bin"}}), "binDir"),
         (json!({"cni": {"timeoutSeconds": 0}}), "timeoutSeconds"),

@@ -3,6 +3,7 @@
 mod commands;
 mod explain;
 mod link_updates;
+mod probes;
 mod restart;
 mod service_manager;
 mod silent;

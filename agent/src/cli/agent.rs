@@ -74,6 +74,9 @@ pub(super) struct Options {
         value_parser = clap::value_parser!(u32).range(..=4096)
     )]
     metrics_per_pod: u32,
+    /// Answer /healthz and /readyz on this port of the node's 127.0.0.1, for kubelet's probes
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    probe_port: Option<u16>,
     /// With --ambient: where the node's ztunnel asks for pods
     #[arg(
         long,
@@ -166,6 +169,7 @@ impl Options {
             plugin,
             metrics_addr: self.metrics_addr,
             metrics_per_pod: self.metrics_per_pod as usize,
+            probe_port: self.probe_port,
             ztunnel,
         }
     }

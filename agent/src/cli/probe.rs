@@ -1,4 +1,4 @@
-//! `sidetrack probe`: what kubelet's probes run in the agent's container.
+//! `sidetrack probe`: what kubelet's probes ask, by the control socket.
 
 use std::process::ExitCode;
 

@@ -83,12 +83,9 @@ impl Socket {
         })
     }
 
-    /// Answers that the agent is starting, until the task is aborted: it is live then, and nothing else.
+    /// Answers that the agent is starting, until the task is aborted.
     pub fn answer_start(&self) -> JoinHandle<()> {
-        let starting = "the agent is starting: it loads the kernel programs\n";
-        let router = Router::new()
-            .route(metrics_http::LIVE, get(move || async move { starting }))
-            .fallback(move || async move { (StatusCode::SERVICE_UNAVAILABLE, starting) });
+        let router = metrics_http::starting();
         let prepare = move |stream: UnixStream, _| {
             let router = router.clone();
             async move { Some((stream, router)) }

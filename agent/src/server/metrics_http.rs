@@ -2,7 +2,7 @@
 //! connections, and about single pods only if that is requested.
 //!
 //! Every pod can reach the port. Invariants: a page is made once for all who ask at the same time; probes
-//! do not depend on the port, since the control socket answers them as well.
+//! do not depend on the port, since the probe port and the control socket answer them as well.
 
 use std::{
     net::SocketAddr,
@@ -80,6 +80,14 @@ pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize)
         async move { Some((stream, router)) }
     };
     http::serve(listener, LIMITS, prepare, std::future::pending()).await;
+}
+
+/// What is answered until the agent has started: it is live, and nothing else.
+pub fn starting() -> Router {
+    let starting = "the agent is starting: it loads the kernel programs\n";
+    Router::new()
+        .route(LIVE, get(move || async move { starting }))
+        .fallback(move || async move { (StatusCode::SERVICE_UNAVAILABLE, starting) })
 }
 
 /// Liveness and readiness.

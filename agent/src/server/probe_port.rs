@@ -1,0 +1,76 @@
+//! Liveness and readiness for kubelet, on the node's 127.0.0.1. No pod reaches it, and no container runtime has to start a
+//! process for an answer: on a busy node that takes longer than a probe may.
+
+use std::{
+    net::{Ipv4Addr, TcpListener as StdListener},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use axum::Router;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+use crate::observe::status::Status;
+use crate::server::metrics_http;
+use sidetrack_base::http::{Limits, serve};
+use sidetrack_datapath::netns::Netns;
+
+/// Kubelet has two probes, and programs of the node may ask as well.
+const LIMITS: Limits = Limits {
+    server: "probe port",
+    connections: 16,
+    fresh: Duration::from_millis(50),
+    head: Duration::from_secs(2),
+    connection: Some(Duration::from_secs(2)),
+    keep_alive: false,
+    shutdown: Duration::ZERO,
+};
+
+/// A port on the node's 127.0.0.1.
+#[derive(Debug)]
+pub struct ProbePort(Arc<TcpListener>);
+
+impl ProbePort {
+    /// Opens it in the node's network namespace.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, or the port is in use.
+    pub fn bind(node: &Path, port: u16) -> Result<Self> {
+        let bind = || -> Result<TcpListener> {
+            let netns = Netns::open(node)?;
+            let listener = netns.run(|| StdListener::bind((Ipv4Addr::LOCALHOST, port)))??;
+            listener.set_nonblocking(true)?;
+            Ok(TcpListener::from_std(listener)?)
+        };
+        let listener = bind().with_context(|| {
+            format!(
+                "listen on 127.0.0.1:{port} of the node for kubelet's probes; another agent of this node may have it: pass another port to --probe-port"
+            )
+        })?;
+        Ok(Self(Arc::new(listener)))
+    }
+
+    /// Answers that the agent is starting, until the task is aborted.
+    pub fn answer_start(&self) -> JoinHandle<()> {
+        self.answer(metrics_http::starting())
+    }
+
+    /// Answers until the process ends.
+    pub fn answer_probes(&self, status: Arc<Status>) {
+        self.answer(metrics_http::health(status));
+    }
+
+    fn answer(&self, router: Router) -> JoinHandle<()> {
+        let prepare = move |stream: TcpStream, _| {
+            let router = router.clone();
+            async move { Some((stream, router)) }
+        };
+        let listener = Arc::clone(&self.0);
+        tokio::spawn(serve(listener, LIMITS, prepare, std::future::pending()))
+    }
+}
