@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lab::apiserver::exec::{Answer, End, Piece, Request};
+use serde_json::{Value, json};
 
 use crate::fixture::{Agent, Cluster};
 
@@ -180,5 +181,73 @@ fn mistakes_name_their_cure() -> Result<()> {
         );
     }
     ensure!(cluster.asked().is_empty(), "no agent is to be asked");
+    Ok(())
+}
+
+#[test]
+fn a_pod_is_named_by_what_it_belongs_to() -> Result<()> {
+    let cluster = two()?;
+    cluster.api.on_exec(echo);
+    for (kind, name, selector) in [
+        ("Deployment", "web", json!({"matchLabels": {"app": "web"}})),
+        ("Service", "front", json!({"app": "web"})),
+        (
+            "Deployment",
+            "none",
+            json!({"matchLabels": {"app": "none"}}),
+        ),
+        ("Service", "external", Value::Null),
+    ] {
+        cluster.api.apply(json!({
+            "kind": kind, "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"selector": selector},
+        }))?;
+    }
+    // One that starts, one that has no node, one of another namespace, one that has ended.
+    for (namespace, name, node, phase) in [
+        ("shop", "web-a", Some("node-1"), "Pending"),
+        ("shop", "web-b", Some("node-2"), "Running"),
+        ("shop", "web-c", Some("node-1"), "Running"),
+        ("shop", "web-d", None, "Pending"),
+        ("shop", "web-9", Some("node-1"), "Succeeded"),
+        ("other", "web-1", Some("node-1"), "Running"),
+    ] {
+        cluster.pod(namespace, name, node)?;
+        let mut pod = cluster.api.get("Pod", namespace, name)?;
+        pod["metadata"]["labels"]["app"] = "web".into();
+        pod["status"]["phase"] = phase.into();
+        cluster.api.apply(pod)?;
+    }
+    for named in [
+        &["deploy/web"][..],
+        &["deployment/web"],
+        &["svc/front"],
+        &["-l", "app=web"],
+        &["pod/web-b"],
+    ] {
+        let words = [&["-n", "shop", "why"], named, &["-o", "json"]].concat();
+        let ended = cluster.run(&words)?;
+        let expected = "sidetrack-node-2 sidetrack why shop/web-b -o json";
+        ensure!(ended.out.trim() == expected, "{named:?}: {ended:?}");
+        let says = ended.errors.contains("of 5 pods of");
+        ensure!(says != (named == ["pod/web-b"]), "{ended:?}");
+    }
+    for (named, problem) in [
+        (
+            "deploy/none",
+            "no pod of deploy/none in namespace shop is on a node",
+        ),
+        ("deploy/absent", "get deploy/absent in namespace shop"),
+        (
+            "svc/external",
+            "svc/external in namespace shop selects no pods",
+        ),
+    ] {
+        let ended = cluster.run(&["-n", "shop", "why", named])?;
+        ensure!(
+            ended.code == 1 && ended.errors.contains(problem),
+            "{ended:?}"
+        );
+    }
     Ok(())
 }

@@ -27,6 +27,7 @@ mod pods;
 mod status;
 mod top;
 mod trace;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -92,7 +93,7 @@ enum Command {
 /// What follows the command.
 #[derive(Debug, clap::Args)]
 struct Words {
-    /// The pod, then what `sidetrack` takes after it
+    /// The pod, or what it belongs to, such as deploy/web, or -l LABELS; then what `sidetrack` takes after it
     #[arg(
         value_name = "[NAMESPACE/]POD",
         required = true,

@@ -12,6 +12,7 @@ use crate::{
     cluster::{Cluster, WAIT_TIMEOUT, plain},
     exec::{Running, within},
     flags::Connect,
+    workload::Named,
 };
 
 /// Commands that end by themselves, at once.
@@ -22,8 +23,8 @@ const SHORT: [&str; 4] = ["rules", "explain", "why", "connections"];
 pub struct Pass {
     /// Such as `rules`.
     command: String,
-    /// The pod as it was named.
-    pod: String,
+    /// The pod.
+    pod: Named,
     /// What follows the pod.
     words: Vec<String>,
 }
@@ -33,26 +34,26 @@ impl Pass {
     pub fn read(command: &str, words: Vec<String>, connect: &mut Connect) -> Result<Self, String> {
         let mut rest = own_flags(words, connect)?.into_iter();
         let usage = format!("kubectl sidetrack {command} [NAMESPACE/]POD ...");
-        match rest.next() {
-            Some(pod) if !pod.starts_with('-') => Ok(Self {
-                command: command.to_owned(),
-                pod,
-                words: rest.collect(),
-            }),
-            Some(flag) => Err(format!("the pod comes before {flag}: {usage}")),
-            None => Err(format!("name a pod: {usage}")),
-        }
+        let pod = match rest.next() {
+            Some(flag) if flag == "-l" || flag == "--selector" => {
+                Named::Labels(rest.next().ok_or("flag -l needs a value")?)
+            }
+            Some(flag) if flag.starts_with('-') => {
+                return Err(format!("the pod comes before {flag}: {usage}"));
+            }
+            Some(pod) => Named::Word(pod),
+            None => return Err(format!("name a pod: {usage}")),
+        };
+        Ok(Self {
+            command: command.to_owned(),
+            pod,
+            words: rest.collect(),
+        })
     }
 
     /// Runs it.
     pub async fn run(self, cluster: &Cluster) -> Result<ExitCode> {
-        let pod: PodRef = match self.pod.contains('/') {
-            true => self.pod.parse().map_err(anyhow::Error::msg)?,
-            false => PodRef {
-                namespace: cluster.namespace.clone(),
-                name: self.pod.clone(),
-            },
-        };
+        let pod = self.pod.pod(cluster).await?;
         let node = node_of(cluster, &pod).await?;
         let agents = cluster.some_agents().await?;
         let Some(agent) = agents.get(&node) else {

@@ -136,6 +136,10 @@ fn router(store: Arc<Store>) -> Router {
             object(Resource::DaemonSets),
         )
         .route(
+            "/apis/apps/v1/namespaces/{namespace}/deployments/{name}",
+            object(Resource::Deployments),
+        )
+        .route(
             "/api/v1/nodes/{name}",
             object(Resource::Nodes).patch(patch_node),
         )

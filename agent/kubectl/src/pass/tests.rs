@@ -1,7 +1,7 @@
 use clap::Parser as _;
 
 use super::Pass;
-use crate::{Cli, flags::Connect};
+use crate::{Cli, flags::Connect, workload::Named};
 
 fn read(line: &str) -> Result<(Pass, Connect), String> {
     let mut connect = Cli::parse_from(["kubectl-sidetrack", "status"]).connect;
@@ -20,7 +20,7 @@ fn flags_about_the_cluster_are_the_plugins() {
         "rules --namespace=shop web-0 --context prod -6 -o json",
     ] {
         let (pass, connect) = read(line).expect(line);
-        assert_eq!(pass.pod, "web-0", "{line}");
+        assert_eq!(pass.pod, Named::Word("web-0".to_owned()), "{line}");
         assert_eq!(pass.words, ["-6", "-o", "json"], "{line}");
         assert_eq!(connect.namespace.as_deref(), Some("shop"), "{line}");
         assert_eq!(connect.context.as_deref(), Some("prod"), "{line}");
@@ -40,6 +40,7 @@ fn mistakes() {
         ("rules", "name a pod: kubectl sidetrack rules"),
         ("rules -6 web-0", "the pod comes before -6"),
         ("rules web-0 -n", "flag -n needs a value"),
+        ("rules -l", "flag -l needs a value"),
     ] {
         let error = read(line).expect_err(line);
         assert!(error.contains(expected), "{line}: {error}");
