@@ -27,8 +27,7 @@ pub struct Pod {
     policy_id: Option<u32>,
     #[serde(default)]
     ipv6: bool,
-    #[serde(default)]
-    sidecar: Sidecar,
+    sidecar: Option<Sidecar>,
     #[serde(default)]
     connections: Connections,
     #[serde(default)]
@@ -48,19 +47,23 @@ impl Known {
 
     /// What the sidecar does.
     pub fn listener(&self) -> String {
-        self.if_enrolled(self.shown.sidecar.to_string())
+        self.if_enrolled(self.sidecar().to_string())
     }
 
     /// What is to be known of a sidecar that hangs.
     pub fn hangs(&self) -> Option<String> {
-        self.shown.sidecar.remark()
+        self.sidecar().remark()
+    }
+
+    fn sidecar(&self) -> Sidecar {
+        self.shown.sidecar.clone().unwrap_or_default()
     }
 
     /// Where to look further.
     pub fn last_refusal(&self) -> Option<String> {
-        let sidecar = &self.shown.sidecar;
+        let sidecar = self.sidecar();
         let mut refusals = self.shown.refusals.iter();
-        refusals.find_map(|it| it.remark(sidecar, "kubectl sidetrack why"))
+        refusals.find_map(|it| it.remark(&sidecar, "kubectl sidetrack why"))
     }
 
     /// A counter.

@@ -18,6 +18,7 @@ fn known(fields: Value) -> Known {
 fn the_sidecar_is_as_the_agent_reports_it() {
     for (fields, expected) in [
         (json!({}), "unknown"),
+        (json!({"sidecar": null}), "unknown"),
         (json!({"sidecar": {"state": "up"}}), "up"),
         (
             json!({"sidecar": {"state": "hangs", "waiting": 272, "seconds": 12}}),
