@@ -37,7 +37,7 @@ use self::{
 };
 use crate::observe::{
     history::{self, History},
-    last_policies,
+    kept_file, last_policies,
     status::Status,
     trace::Tracer,
     watch,
@@ -203,7 +203,7 @@ impl Daemon {
             pins.clone(),
             Arc::clone(&datapath.removed_counts),
             datapath.queues.clone(),
-            Arc::clone(&history),
+            history,
             ambient.clone(),
         );
         info!(
@@ -218,7 +218,7 @@ impl Daemon {
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let server = listeners.serve(&status, routes, config.metrics_per_pod);
         tokio::spawn(kernel_log.forward());
-        let keepers = start_observers(&status, history, &config.socket);
+        let keepers = start_observers(&status, &config.socket);
         let inbox = Arc::new(Inbox::default());
         let follow_cgroups = matches!(source, Source::Cluster(_));
         let mut follower = Follower {
@@ -330,11 +330,7 @@ impl Listeners {
 }
 
 /// Starts what looks at the kernel and at the reconciler's view again and again. Returns the tasks that write files.
-fn start_observers(
-    status: &Arc<Status>,
-    history: Arc<History>,
-    socket: &Path,
-) -> [JoinHandle<()>; 2] {
+fn start_observers(status: &Arc<Status>, socket: &Path) -> [JoinHandle<()>; 2] {
     tokio::spawn(Arc::clone(status).keep_totals());
     tokio::spawn(watch::watch(Arc::clone(status)));
     tokio::spawn(service_manager::report(Arc::clone(status)));
@@ -342,7 +338,7 @@ fn start_observers(
     let policies = last_policies::file(socket);
     [
         tokio::spawn(last_policies::keep(Arc::clone(status), policies)),
-        tokio::spawn(history.keep()),
+        tokio::spawn(kept_file::keep_history(Arc::clone(status))),
     ]
 }
 

@@ -18,6 +18,8 @@ pub mod snapshot;
 pub mod connections;
 pub mod status;
 
+pub mod kept_file;
+
 pub mod last_policies;
 pub mod trace;
 pub mod watch;

@@ -36,6 +36,14 @@ impl Clocks {
         Duration::from_nanos(self.boot.saturating_sub(at))
     }
 
+    /// A moment, in nanoseconds since boot; one that is still to come is now.
+    #[must_use]
+    pub fn at(&self, wall: SystemTime) -> u64 {
+        let ago = self.wall.duration_since(wall).unwrap_or_default();
+        let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+        self.boot.saturating_sub(ago)
+    }
+
     fn text(&self, at: u64) -> String {
         let wall = self.wall.checked_sub(self.since(at));
         let wall = wall.unwrap_or(SystemTime::UNIX_EPOCH);

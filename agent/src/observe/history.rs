@@ -9,9 +9,9 @@ mod file;
 use std::{
     cmp::Reverse,
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use parking_lot::Mutex;
@@ -21,15 +21,12 @@ use sidetrack_policy::{
     text::{escaped, shortened},
 };
 use sidetrack_reconcile::events::{self, PodEvent};
-use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
 pub use self::file::{path, read};
 
 /// How many entries are kept.
 const MAX_ENTRIES: usize = 1_000;
-/// How often changes are written.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The entries of this agent and of those before it.
 #[derive(Debug)]
@@ -99,28 +96,22 @@ impl History {
         log.entries[begin..].to_vec()
     }
 
-    /// Keeps the file up to date; does not end.
-    pub async fn keep(self: Arc<Self>) {
-        let mut reported = false;
-        let mut turns = interval(POLL_INTERVAL);
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            turns.tick().await;
-            let changed = std::mem::take(&mut self.log.lock().changed);
-            if !changed {
-                continue;
-            }
-            match file::write(&self.path, &self.entries()) {
-                Ok(()) => reported = false,
-                Err(error) => {
-                    self.log.lock().changed = true;
-                    if !reported {
-                        reported = true;
-                        warn!("{error:#}: the next agent will not know of the latest events");
-                    }
-                }
-            }
-        }
+    /// The file that the next agent reads.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the file is to have, if that has changed since the last call.
+    #[must_use]
+    pub fn changed(&self) -> Option<Vec<u8>> {
+        let mut log = self.log.lock();
+        std::mem::take(&mut log.changed).then(|| file::content(&log.entries))
+    }
+
+    /// The file was not written.
+    pub fn set_changed(&self) {
+        self.log.lock().changed = true;
     }
 }
 

@@ -10,22 +10,18 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sidetrack_policy::{PodRef, Policy};
-use tokio::time::{MissedTickBehavior, interval};
-use tracing::warn;
 
 use crate::api::PodStatus;
-use crate::observe::status::Status;
-use sidetrack_base::files;
+use crate::observe::{
+    kept_file::{self, KeptFile},
+    status::Status,
+};
 use sidetrack_datapath::kernel::maps::Maps;
-
-/// How often changes are written.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An enrolled pod's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,9 +108,12 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
     let mut written = None;
     // Of an earlier agent, if there was one.
     let mut earlier = read_all(&path).unwrap_or_default();
-    let mut reported = false;
-    let mut turns = interval(POLL_INTERVAL);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let file = KeptFile::new(
+        Arc::clone(&status),
+        path,
+        "without an agent `rules` and `explain` do not know the latest policies",
+    );
+    let mut turns = kept_file::turns();
     loop {
         turns.tick().await;
         let snapshot = status.snapshot();
@@ -126,13 +125,8 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
             continue;
         }
         let text = serde_json::to_vec(&contents(&all)).unwrap_or_default();
-        match files::replace(&path, &text, 0o600) {
-            Ok(()) => written = Some(all),
-            Err(error) if !reported => {
-                reported = true;
-                warn!("{error:#}: rules and explain need an agent");
-            }
-            Err(_) => {}
+        if file.write(text).await {
+            written = Some(all);
         }
     }
 }

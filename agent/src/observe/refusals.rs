@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use sidetrack_common::{
@@ -77,8 +77,8 @@ pub enum Report {
 pub struct NewRefusals {
     /// Those that are not new. Of one that was not to be reported, when it was: a later one is new.
     seen: HashMap<(u64, u32), Option<u64>>,
-    /// What was refused before is not new.
-    since: SystemTime,
+    /// What was refused before is not new. In nanoseconds since boot: the clock may be set meanwhile.
+    since: u64,
 }
 
 impl NewRefusals {
@@ -87,7 +87,7 @@ impl NewRefusals {
     pub fn since(since: SystemTime) -> Self {
         Self {
             seen: HashMap::new(),
-            since,
+            since: Clocks::now().at(since),
         }
     }
 
@@ -130,8 +130,7 @@ impl NewRefusals {
                 (Some(event), Report::Now(name)) => (event, name),
             };
             now.insert(row, None);
-            let age = self.since.elapsed().unwrap_or(Duration::ZERO);
-            if clocks.since(event.at) <= age {
+            if event.at >= self.since {
                 new.push(described(&event, name, &clocks));
             }
         }

@@ -8,6 +8,7 @@ mod figures;
 use std::{
     collections::{BTreeMap, HashSet},
     io,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -68,6 +69,8 @@ pub struct Status {
     usage: tokio::sync::Mutex<Option<(Instant, MapUsage)>>,
     /// What ztunnel serves, if the agent serves it.
     ambient: Option<Arc<Table>>,
+    /// Files that could not be written, with the problem.
+    unwritten: Mutex<BTreeMap<PathBuf, String>>,
 }
 
 #[derive(Debug, Default)]
@@ -101,7 +104,19 @@ impl Status {
             timings: Arc::default(),
             usage: tokio::sync::Mutex::default(),
             ambient,
+            unwritten: Mutex::default(),
         })
+    }
+
+    /// A file was written, or could not be. Answers the problem if it is new.
+    pub fn note_unwritten(&self, file: &Path, problem: Option<String>) -> Option<String> {
+        let mut unwritten = self.unwritten.lock();
+        let Some(problem) = problem else {
+            unwritten.remove(file);
+            return None;
+        };
+        let before = unwritten.insert(file.to_owned(), problem.clone());
+        (before.as_ref() != Some(&problem)).then_some(problem)
     }
 
     /// Publishes the reconciler's view.
@@ -371,6 +386,7 @@ impl Status {
             self.ambient
                 .iter()
                 .filter_map(|table| table.problem())
+                .chain(self.unwritten.lock().values().cloned())
                 .collect::<Vec<_>>()
                 .as_slice(),
         ]

@@ -11,7 +11,6 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
-use sidetrack_base::files;
 use sidetrack_live::history::Entry;
 use sidetrack_policy::text::{escaped, shortened};
 
@@ -84,14 +83,11 @@ fn cleaned(mut entry: Entry) -> Option<Entry> {
     Some(entry)
 }
 
-/// Replaces the file.
-///
-/// # Errors
-/// If it cannot be written.
-pub(super) fn write(path: &Path, entries: &[Entry]) -> Result<()> {
+/// What the file is to have.
+pub(super) fn content(entries: &[Entry]) -> Vec<u8> {
     let file = File {
         version: VERSION,
         entries,
     };
-    files::replace(path, &serde_json::to_vec(&file)?, 0o600)
+    serde_json::to_vec(&file).unwrap_or_default()
 }

@@ -83,7 +83,7 @@ fn the_next_agent_reads_the_file() {
     let path = path(&dir.path().join("sidetrack.sock"));
     assert!(read(&path).expect("no file").is_empty());
     let entries = [entry(1, Some("shop/web-0"), "one"), entry(2, None, "two")];
-    file::write(&path, &entries).expect("write");
+    fs::write(&path, file::content(&entries)).expect("write");
     assert_eq!(History::open(path.clone()).entries(), entries);
     assert_eq!(History::open(path).last(1), entries[1..]);
 }
@@ -126,12 +126,12 @@ fn what_another_has_written_is_cleaned() {
     untimed.time = "yesterday".to_owned();
     let mut many = vec![long, untimed];
     many.extend((2..3 * MAX_ENTRIES).map(|number| entry(number, None, "many")));
-    file::write(&path, &many[..10]).expect("write");
+    fs::write(&path, file::content(&many[..10])).expect("write");
     let read_back = read(&path).expect("a list");
     assert_eq!(read_back.len(), 9);
     assert!(read_back[0].text.len() < 300);
     assert_eq!(read_back[0].pod.as_deref(), Some("shop/\\u{1b}[2J"));
-    file::write(&path, &many).expect("write");
+    fs::write(&path, file::content(&many)).expect("write");
     assert_eq!(read(&path).expect("a list").len(), MAX_ENTRIES);
 }
 

@@ -1,9 +1,12 @@
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use bytemuck::Zeroable as _;
 use sidetrack_common::{event::Event, rule::Rule};
 
-use super::{LastRefusals, cure};
+use super::{LastRefusals, NewRefusals, cure};
 use crate::observe::events::Clocks;
 use sidetrack_datapath::kernel::events::boot_time;
 
@@ -73,4 +76,16 @@ fn every_refusal_has_its_own_cure() {
     for rule in refusals {
         assert!(cure(rule).contains(of(rule)), "{}", rule.name());
     }
+}
+
+#[test]
+fn what_is_new_does_not_depend_on_a_clock_that_is_set() {
+    let before = boot_time();
+    let hour = Duration::from_secs(3_600);
+    // As earlier agents wrote the time of their last entry: an hour ago, and, by a clock that was wrong, in an hour.
+    let since = |time| NewRefusals::since(time).since;
+    let an_hour_ago = since(SystemTime::now() - hour);
+    let expected = before.saturating_sub(u64::try_from(hour.as_nanos()).unwrap());
+    assert!(an_hour_ago.abs_diff(expected) < 1_000_000_000);
+    assert!(since(SystemTime::now() + hour).abs_diff(before) < 1_000_000_000);
 }
