@@ -4,6 +4,7 @@
 mod agents;
 mod bug_report;
 mod check;
+mod connections;
 mod connectivity;
 mod doctor;
 mod events;

@@ -12,6 +12,7 @@ mod ask;
 mod bug_report;
 mod check;
 mod cluster;
+mod connections;
 mod connectivity;
 mod cost;
 mod doctor;
@@ -63,8 +64,8 @@ enum Command {
     Explain(Words),
     /// Show why connections of a pod were refused, and what to do: `sidetrack why` on its node
     Why(Words),
-    /// List a pod's open TCP connections, with the destinations that were dialed: `sidetrack connections` on its node
-    Connections(Words),
+    /// Show who talks to whom by the open TCP connections of all nodes, or those of one pod
+    Connections(Connections),
     /// List what happened lately on all nodes: policies, repairs, sidecars, first refusals, agents
     Events(events::Options),
     /// Show connections as they are decided, of all nodes at once, or of one pod
@@ -109,6 +110,21 @@ struct Trace {
     #[command(flatten)]
     options: trace::Options,
     /// Only this pod, which the agent of its node traces; then what `sidetrack trace` takes after it
+    #[arg(
+        value_name = "[NAMESPACE/]POD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<String>,
+}
+
+/// Connections.
+#[derive(Debug, clap::Args)]
+struct Connections {
+    #[command(flatten)]
+    options: connections::Options,
+    /// Only this pod, whose connections the agent of its node lists one by one; then what `sidetrack connections` takes
+    /// after it
     #[arg(
         value_name = "[NAMESPACE/]POD",
         trailing_var_arg = true,
@@ -189,12 +205,15 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
             }
             return trace::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }
-        Command::Trace(Trace { options, mut words }) => match options.words() {
-            Ok(flags) => {
-                // The pod first, whatever stood before it.
-                words.splice(1..1, flags);
-                ("trace".to_owned(), words)
-            }
+        Command::Trace(Trace { options, words }) => match options.words() {
+            Ok(flags) => ("trace".to_owned(), pod_first(words, flags)),
+            Err(problem) => return Ok(wrong_usage(&problem)),
+        },
+        Command::Connections(Connections { options, words }) if words.is_empty() => {
+            return connections::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Connections(Connections { options, words }) => match options.words() {
+            Ok(flags) => ("connections".to_owned(), pod_first(words, flags)),
             Err(problem) => return Ok(wrong_usage(&problem)),
         },
         Command::Test(options) => {
@@ -203,12 +222,17 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         Command::Rules(Words { words }) => ("rules".to_owned(), words),
         Command::Explain(Words { words }) => ("explain".to_owned(), words),
         Command::Why(Words { words }) => ("why".to_owned(), words),
-        Command::Connections(Words { words }) => ("connections".to_owned(), words),
     };
     match Pass::read(&command, words, &mut cli.connect) {
         Ok(pass) => pass.run(&Cluster::connect(&cli.connect).await?).await,
         Err(problem) => Ok(wrong_usage(&problem)),
     }
+}
+
+/// The pod, then flags that stood before it, then what follows it.
+fn pod_first(mut words: Vec<String>, flags: Vec<String>) -> Vec<String> {
+    words.splice(1..1, flags);
+    words
 }
 
 fn wrong_usage(problem: &str) -> ExitCode {

@@ -1,0 +1,277 @@
+//! `kubectl sidetrack connections` without a pod: who talks to whom, by the open connections of all nodes.
+//!
+//! A node is believed about its own pods only. The names of destinations are the API server's.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use clap::Args;
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
+use sidetrack_base::runtime::exit_code;
+use sidetrack_live::bytes;
+use sidetrack_policy::{facts::PodFacts, select::is_completed, text::escaped};
+
+use crate::{
+    ask::{self, Answers},
+    cluster::Cluster,
+    flags::{Format, Which},
+    output,
+};
+
+/// Connections of a node that are counted: as many as an answer has room for.
+const MAX_ROWS: &str = "5000";
+
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    which: Which,
+    /// Print a graph in the language of Graphviz
+    #[arg(long, conflicts_with = "output")]
+    dot: bool,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+impl Options {
+    /// The same for `sidetrack connections` of one pod, as words.
+    pub fn words(&self) -> Result<Vec<String>, String> {
+        if self.which.all_namespaces || self.which.selector.is_some() || self.dot {
+            return Err("-A, -l and --dot are for connections without a pod".to_owned());
+        }
+        let output =
+            (self.output != Format::Table).then(|| sidetrack_live::trace::name(self.output));
+        Ok(output
+            .map(|name| format!("--output={name}"))
+            .into_iter()
+            .collect())
+    }
+}
+
+/// A node's answer.
+#[derive(Debug, Deserialize)]
+struct Listing {
+    connections: Vec<Row>,
+    omitted: Option<u64>,
+    unread: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Row {
+    pod: String,
+    direction: String,
+    end: String,
+    owner: String,
+    via: String,
+    original_destination: Option<SocketAddr>,
+    sent_bytes: Option<u64>,
+    received_bytes: Option<u64>,
+}
+
+impl Row {
+    /// Whether it is the end of an application that has connected.
+    fn is_client(&self) -> bool {
+        self.direction == "outbound" && self.end == "connecting" && self.owner != "sidecar"
+    }
+}
+
+/// From whom to whom, and how.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Talk {
+    pod: String,
+    /// `service NAMESPACE/NAME`, `pod NAMESPACE/NAME`, or an address.
+    destination: String,
+    port: u16,
+    via: String,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Amount {
+    connections: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Counted {
+    #[serde(flatten)]
+    talk: Talk,
+    #[serde(flatten)]
+    amount: Amount,
+}
+
+/// Everything, for programs.
+#[derive(Debug, Serialize)]
+struct Talks {
+    talks: Vec<Counted>,
+    /// How many connections are not counted; `None` if there are some, of a number that is not known.
+    omitted: Option<u64>,
+    /// What could not be read.
+    problems: Vec<String>,
+}
+
+/// Names by address.
+struct Names(HashMap<IpAddr, String>);
+
+impl Names {
+    fn of(pods: &[PodFacts], services: &[Service]) -> Self {
+        let mut names = HashMap::new();
+        for pod in pods {
+            // Such a pod's address is its node's.
+            if pod.spec.host_network == Some(true) || is_completed(pod) {
+                continue;
+            }
+            let name = format!("pod {}", pod.meta.full_name());
+            names.extend(pod.status.pod_ips.iter().map(|ip| (ip, name.clone())));
+        }
+        for service in services {
+            let namespace = service.namespace().unwrap_or_default();
+            let name = format!("service {namespace}/{}", service.name_any());
+            let spec = service.spec.as_ref();
+            let addresses = spec.and_then(|spec| spec.cluster_ips.as_ref());
+            let addresses = addresses.into_iter().flatten();
+            let addresses = addresses.filter_map(|ip| ip.parse::<IpAddr>().ok());
+            names.extend(addresses.map(|ip| (ip, name.clone())));
+        }
+        Self(names)
+    }
+
+    fn name(&self, address: IpAddr) -> String {
+        let address = address.to_canonical();
+        let known = self.0.get(&address);
+        known.cloned().unwrap_or_else(|| address.to_string())
+    }
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let which = &options.which;
+    cluster.check_namespace(which).await?;
+    let chosen = cluster.pods(which).await?;
+    let node_of: HashMap<String, &str> = chosen
+        .iter()
+        .filter_map(|pod| Some((pod.meta.full_name(), pod.spec.node_name.as_deref()?)))
+        .collect();
+    let mut agents = cluster.some_agents().await?;
+    agents.retain(|node, _| node_of.values().any(|known| known == node));
+    let everything = cluster.pods_in(None, Default::default()).await?;
+    let names = Names::of(&everything, &cluster.all().await?);
+    let mut words = vec!["connections", "-o", "json", "--limit", MAX_ROWS];
+    if !which.all_namespaces {
+        words.extend(["-n", &cluster.namespace]);
+    }
+    let answers: Answers<Listing> = ask::all(cluster, &agents, &words).await?;
+    let talks = talks(answers, &node_of, &names);
+    match options.dot {
+        true => output::print(&dot(&talks.talks))?,
+        false => output::show(options.output, &talks, || table(&talks.talks))?,
+    }
+    for problem in &talks.problems {
+        eprintln!("kubectl-sidetrack: {}", escaped(problem));
+    }
+    if talks.omitted != Some(0) {
+        let most = format!("of a node at most {MAX_ROWS} connections are counted");
+        eprintln!("kubectl-sidetrack: {most}, and there are more");
+    }
+    Ok(exit_code(talks.problems.is_empty()))
+}
+
+fn talks(answers: Answers<Listing>, node_of: &HashMap<String, &str>, names: &Names) -> Talks {
+    let mut amounts: BTreeMap<Talk, Amount> = BTreeMap::new();
+    let (mut omitted, mut problems) = (Some(0), Vec::new());
+    for (node, answer) in answers {
+        let listing = match answer {
+            Ok(listing) => listing,
+            Err(problem) => {
+                problems.push(format!("node {node}: {problem}"));
+                continue;
+            }
+        };
+        omitted = omitted.zip(listing.omitted).map(|(all, more)| all + more);
+        problems.extend(listing.unread.iter().map(|it| format!("node {node}: {it}")));
+        let is_here = |row: &Row| node_of.get(&row.pod).is_some_and(|known| *known == node);
+        for row in listing
+            .connections
+            .into_iter()
+            .filter(|row| row.is_client() && is_here(row))
+        {
+            let Some(destination) = row.original_destination else {
+                continue;
+            };
+            let talk = Talk {
+                pod: row.pod,
+                destination: names.name(destination.ip()),
+                port: destination.port(),
+                via: row.via,
+            };
+            let amount = amounts.entry(talk).or_default();
+            amount.connections += 1;
+            amount.sent_bytes += row.sent_bytes.unwrap_or_default();
+            amount.received_bytes += row.received_bytes.unwrap_or_default();
+        }
+    }
+    let talks = amounts
+        .into_iter()
+        .map(|(talk, amount)| Counted { talk, amount });
+    Talks {
+        talks: talks.collect(),
+        omitted,
+        problems,
+    }
+}
+
+fn table(talks: &[Counted]) -> String {
+    if talks.is_empty() {
+        return "no open TCP connections of applications in enrolled pods".to_owned();
+    }
+    let header = [
+        "POD",
+        "DESTINATION",
+        "PORT",
+        "VIA",
+        "CONNECTIONS",
+        "SENT",
+        "RECEIVED",
+    ];
+    output::table(
+        &header,
+        talks.iter().map(|Counted { talk, amount }| {
+            vec![
+                talk.pod.clone(),
+                talk.destination.clone(),
+                talk.port.to_string(),
+                talk.via.clone(),
+                amount.connections.to_string(),
+                bytes(amount.sent_bytes),
+                bytes(amount.received_bytes),
+            ]
+        }),
+    )
+}
+
+/// A graph for Graphviz. What goes past the sidecar is dashed.
+fn dot(talks: &[Counted]) -> String {
+    let quoted = |text: &str| format!("\"{}\"", escaped(text).replace(['"', '\\'], ""));
+    let edges = talks.iter().map(|Counted { talk, amount }| {
+        let style = if talk.via == "direct" {
+            ", style=dashed"
+        } else {
+            ""
+        };
+        format!(
+            "  {} -> {} [label=\"{}\"{style}];\n",
+            quoted(&format!("pod {}", talk.pod)),
+            quoted(&format!("{}:{}", talk.destination, talk.port)),
+            amount.connections
+        )
+    });
+    format!("digraph connections {{\n{}}}", edges.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests;
