@@ -8,12 +8,15 @@ use lab::{
     apiserver::exec::{Answer, End},
     command::die_with_parent,
     injected::injected,
-    plugin, sidecar,
+    node::VIP,
+    plugin,
+    protocol::{APP, Dial},
+    sidecar,
 };
 use serde_json::{Value, json};
 
 use super::{accepted_by, labeled};
-use crate::fixture::ClusterFixture;
+use crate::fixture::{ClusterFixture, at};
 
 kernel_test!(the_plugin_understands_an_agent);
 fn the_plugin_understands_an_agent() -> Result<()> {
@@ -77,6 +80,21 @@ fn the_plugin_understands_an_agent() -> Result<()> {
     ]
     .concat();
     ensure!(json(&node, &explain)?["verdict"] == "redirect");
+    let mut client = pod.actor()?;
+    let held = client.hold(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(held.is_ok_and(|it| it.accepted_by == 15001));
+    let talks = json(&node, &["connections", "-n", "shop", "-o", "json"])?;
+    let talk = &talks["talks"][0];
+    ensure!(
+        talks["talks"].as_array().map(Vec::len) == Some(1),
+        "{talks}"
+    );
+    ensure!(
+        talk["pod"] == "shop/web" && talk["destination"] == VIP,
+        "{talks}"
+    );
+    ensure!(talk["port"] == 80 && talk["via"] == "sidecar", "{talks}");
+    ensure!(talk["connections"] == 1 && talks["omitted"] == 0, "{talks}");
     let unknown = plugin::command(&node.api, &["nonsense", "shop/web"])?.output()?;
     ensure!(unknown.status.code() == Some(2), "{unknown:?}");
     Ok(())
