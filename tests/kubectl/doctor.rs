@@ -45,3 +45,33 @@ fn nodes_and_what_they_lack() -> Result<()> {
     ensure!(json[2]["problem"] == "no answer within 1s", "{json}");
     Ok(())
 }
+
+#[test]
+fn versions_of_all_nodes() -> Result<()> {
+    const BUILD: &str = r#"{"version": "0.1.0", "commit": "abc", "target": "x86_64-unknown-linux-musl", "layout": 1}"#;
+    let cluster = Cluster::new(&["node-1", "node-2"])?;
+    cluster.agent("node-1", Agent::Writes(BUILD, 0))?;
+    ensure!(cluster.run(&["version"])?.code == 0);
+    cluster.agent("node-2", Agent::Hangs)?;
+    let all = cluster.run(&["version", "--timeout", "1s"])?;
+    ensure!(all.code == 1, "{all:?}");
+    let lines: Vec<&str> = all.out.lines().map(str::trim_end).collect();
+    ensure!(
+        lines[0] == format!("plugin {}", env!("CARGO_PKG_VERSION")),
+        "{lines:?}"
+    );
+    ensure!(
+        lines[2..]
+            == [
+                "NODE    VERSION  COMMIT  TARGET                     REMARKS",
+                "node-1  0.1.0    abc     x86_64-unknown-linux-musl",
+                "node-2  -        -       -                          no answer within 1s",
+            ],
+        "{lines:#?}"
+    );
+    let json = cluster
+        .run(&["version", "--timeout", "1s", "-o", "json"])?
+        .json()?;
+    ensure!(json["agents"][0]["build"]["layout"] == 1, "{json}");
+    Ok(())
+}

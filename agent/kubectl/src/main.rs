@@ -28,6 +28,7 @@ mod pods;
 mod status;
 mod top;
 mod trace;
+mod version;
 mod workload;
 
 use std::process::ExitCode;
@@ -79,6 +80,8 @@ enum Command {
     BugReport(bug_report::Options),
     /// Check whether the kernels of the nodes can run sidetrack
     Doctor(doctor::Options),
+    /// Show the version of the plugin and of the binary of each node
+    Version(version::Options),
     /// Check whether a cluster is ready for sidetrack, before it is installed
     Check(check::Options),
     /// Show what would change for the pods of a namespace whose rules istio-init programs today
@@ -153,6 +156,7 @@ impl Command {
             Self::Cost(_) => Some("cost"),
             Self::BugReport(_) => Some("bug-report"),
             Self::Doctor(_) => Some("doctor"),
+            Self::Version(_) => Some("version"),
             Self::Check(_) => Some("check"),
             Self::Migrate(_) => Some("migrate"),
             Self::Test(_) => Some("test"),
@@ -186,6 +190,9 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         }
         Command::Doctor(options) => {
             return doctor::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Version(options) => {
+            return version::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }
         Command::Check(options) => {
             return check::run(&Cluster::connect(&cli.connect).await?, &options).await;

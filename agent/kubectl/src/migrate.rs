@@ -1,4 +1,4 @@
-//! `kubectl sidetrack migrate --dry-run`: what would change for the pods of a namespace.
+//! `kubectl sidetrack migrate`: what would change for the pods of a namespace.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -23,9 +23,9 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Only show what would change. The plugin changes nothing: label the namespace yourself
-    #[arg(long, required = true)]
-    dry_run: bool,
+    /// Has no effect: the plugin never changes anything, label the namespace yourself
+    #[arg(long = "dry-run", hide = true)]
+    _dry_run: bool,
     /// The namespace
     #[arg(value_name = "NAMESPACE")]
     of: String,

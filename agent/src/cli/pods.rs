@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::{Format, Places, output, pod_name::PodName};
+use super::{
+    Format, Places, output,
+    pod_name::{NamespaceFlag, PodName},
+};
 use crate::observe::counters::add_live_facts;
 use crate::{
     api::{NetnsStatus, PodState, PodStatus, Refusals, Sidecar},
@@ -20,9 +23,15 @@ use sidetrack_live::refusals::LastRefusal;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sidetrack pods
-  sidetrack pods -o wide
+  sidetrack pods shop/web-0
+  sidetrack pods -n shop -o wide
   sidetrack pods -o yaml")]
 pub(super) struct Options {
+    /// Only this pod
+    #[arg(value_name = "NAMESPACE/POD")]
+    pod: Option<PodName>,
+    #[command(flatten)]
+    namespace: NamespaceFlag,
     #[command(flatten)]
     places: Places,
     /// Form of the output
@@ -31,7 +40,11 @@ pub(super) struct Options {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
-    let pods = known(&options.places).await?;
+    let mut pods = known(&options.places).await?;
+    if let Some(name) = &options.pod {
+        pods = vec![named(pods, &options.namespace.complete(name))?];
+    }
+    pods.retain(|pod| options.namespace.has(&pod.namespace));
     if !output::print_value(options.output, &pods)? {
         print(&pods, options.output == Format::Wide)?;
     }

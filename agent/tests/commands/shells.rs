@@ -46,7 +46,7 @@ fn bash_completes_commands_and_pods() {
         completed(&["explain", ""]).ends_with(&["shop/web-0".to_owned(), "bank/ledger".to_owned()])
     );
     assert_eq!(completed(&["status", "--wait", "b"]), ["bank/ledger"]);
-    assert!(!completed(&["pods", ""]).contains(&"shop/web-0".to_owned()));
+    assert!(!completed(&["doctor", ""]).contains(&"shop/web-0".to_owned()));
     for shell in ["zsh", "fish"] {
         let script = run(&["completions", shell]);
         assert!(script.text().contains("__pods"), "{shell}");

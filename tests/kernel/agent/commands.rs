@@ -46,6 +46,21 @@ fn commands_print_tables_and_json() -> Result<()> {
     ensure!(String::from_utf8_lossy(&missing.stderr).contains("does not know the pod"));
     let table = lab.places().output(&["pods"])?;
     ensure!(String::from_utf8(table.stdout)?.contains("test/app"));
+    for (words, rows) in [
+        (&["test/app"][..], 1),
+        (&["-n", "test"], 1),
+        (&["-n", "other"], 0),
+    ] {
+        let pods = lab
+            .places()
+            .json(&[&["pods", "-o", "json"], words].concat())?;
+        ensure!(
+            pods.as_array().map(Vec::len) == Some(rows),
+            "{words:?}: {pods}"
+        );
+    }
+    let absent = lab.places().output(&["pods", "test/none"])?;
+    ensure!(absent.status.code() == Some(1), "{absent:?}");
     let doctor = lab.places().json(&["doctor", "-o", "json"])?;
     ensure!(
         doctor["ok"] == true && doctor["checks"].as_array().is_some(),

@@ -80,7 +80,7 @@ fn the_plugin_understands_an_agent() -> Result<()> {
     ]
     .concat();
     ensure!(json(&node, &explain)?["verdict"] == "redirect");
-    let mut client = pod.actor()?;
+    let client = pod.actor()?;
     let held = client.hold(Dial::new(&APP, at(VIP, 80)))?;
     ensure!(held.is_ok_and(|it| it.accepted_by == 15001));
     let talks = json(&node, &["connections", "-n", "shop", "-o", "json"])?;
