@@ -103,6 +103,9 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// The control socket's default path.
 const SOCKET: &str = "/run/sidetrack/sidetrack.sock";
 
+/// Over the flags that say where the agent is.
+const PLACES: &str = "Where the agent is";
+
 /// Where the agent keeps its state. All commands must get the same values as the agent.
 #[derive(Clone, Debug, Args)]
 struct Places {
@@ -112,6 +115,7 @@ struct Places {
         value_name = "PATH",
         env = BPFFS_VARIABLE,
         default_value = BPFFS,
+        help_heading = PLACES,
         global = true
     )]
     bpffs: PathBuf,
@@ -120,6 +124,7 @@ struct Places {
         long,
         value_name = "PATH",
         default_value = SOCKET,
+        help_heading = PLACES,
         global = true
     )]
     socket: PathBuf,

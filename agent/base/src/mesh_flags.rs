@@ -11,22 +11,25 @@ use sidetrack_policy::{
     select::Enroll,
 };
 
+/// Over these flags in help.
+const MESH: &str = "Mesh";
+
 /// What all pods of the mesh have in common.
 #[derive(Clone, Debug, Args)]
 pub struct MeshFlags {
     /// File with defaults for all pods (YAML). A running agent applies its changes
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", help_heading = MESH, global = true)]
     config: Option<PathBuf>,
     /// A default for all pods, such as excludeOutboundPorts=3306. It overrides the file
-    #[arg(long = "default", value_name = "NAME=VALUE", global = true)]
+    #[arg(long = "default", value_name = "NAME=VALUE", help_heading = MESH, global = true)]
     defaults: Vec<DefaultFlag>,
     /// Accelerate the pods' connections to their sidecars (experimental); a pod's annotation
     /// sidetrack.dev/accelerate overrides it
-    #[arg(long, global = true)]
+    #[arg(long, help_heading = MESH, global = true)]
     accelerate: bool,
     /// How to treat traffic that only passes through a pod, and pods that name virtual interfaces
     /// (kubevirtInterfaces) [default: full]
-    #[arg(long, value_name = "MODE", value_enum, global = true)]
+    #[arg(long, value_name = "MODE", value_enum, help_heading = MESH, global = true)]
     virtual_interfaces: Option<VirtualInterfaces>,
     /// Whose sidecars to serve; repeat it for several meshes [default: auto]
     #[arg(
@@ -34,11 +37,12 @@ pub struct MeshFlags {
         value_name = "MESH",
         value_enum,
         value_delimiter = ',',
+        help_heading = MESH,
         global = true
     )]
     meshes: Vec<Served>,
     /// Serve pods in Istio's ambient mode as well (experimental)
-    #[arg(long, global = true)]
+    #[arg(long, help_heading = MESH, global = true)]
     ambient: bool,
 }
 

@@ -24,10 +24,10 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Options {
     /// Which sidecar pods the agents are to enroll, as the chart's value
-    #[arg(long, value_enum, default_value = "labeled")]
+    #[arg(long, value_name = "MODE", value_enum, default_value = "labeled")]
     enroll: Enroll,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Options {
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

@@ -26,7 +26,7 @@ pub struct Options {
     #[command(flatten)]
     flags: Flags,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

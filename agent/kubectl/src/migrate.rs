@@ -30,7 +30,7 @@ pub struct Options {
     #[arg(value_name = "NAMESPACE")]
     of: String,
     /// Form of the output. The wide one has the rules
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

@@ -29,7 +29,7 @@ pub struct Options {
     #[command(flatten)]
     which: Which,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

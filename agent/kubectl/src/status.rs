@@ -30,7 +30,7 @@ pub struct Options {
     #[arg(long)]
     check: bool,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

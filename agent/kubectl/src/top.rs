@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long)]
     once: bool,
     /// Form of the output, with --once
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

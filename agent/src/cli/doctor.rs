@@ -21,7 +21,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

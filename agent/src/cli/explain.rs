@@ -40,7 +40,14 @@ pub(super) struct Options {
     #[command(subcommand)]
     direction: Direction,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t, global = true)]
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t,
+        global = true
+    )]
     output: Format,
 }
 

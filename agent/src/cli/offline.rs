@@ -37,7 +37,7 @@ pub(super) struct OfflineFlags {
     #[arg(long = "dns-server", value_name = "IP", global = true, value_parser = ip)]
     dns_servers: Vec<IpAddr>,
     /// With --manifest: which sidecar pods the agents enroll [default: labeled]
-    #[arg(long, value_enum, global = true)]
+    #[arg(long, value_name = "MODE", value_enum, global = true)]
     enroll: Option<Enroll>,
     #[command(flatten)]
     mesh: MeshFlags,

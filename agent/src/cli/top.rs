@@ -40,7 +40,7 @@ pub(super) struct Options {
     #[command(flatten)]
     places: Places,
     /// Form of the output, with --once
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "auto|yes|no", value_enum, default_value = "auto")]
     ipv6: Ipv6,
     /// Form of the output
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
 
