@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use tokio::sync::watch as latest;
 
-use self::{directory::Directory, watch::Watch};
+use self::{directory::Directory, thread::Waiting, watch::Watch};
 pub use self::{
     directory::Stamp,
     linked::{LinkedStamp, LinkedText},
@@ -28,6 +28,7 @@ type Listed = Option<Result<Listing, String>>;
 pub struct PodsDir {
     path: PathBuf,
     listed: latest::Receiver<Listed>,
+    waiting: Waiting,
 }
 
 impl PodsDir {
@@ -39,10 +40,21 @@ impl PodsDir {
         let directory = Directory::new(path)?;
         let watch = Watch::new(path);
         let (sender, listed) = latest::channel(None);
-        thread::start(directory, watch, sender)?;
+        let waiting = Waiting::default();
+        thread::start(directory, watch, sender, waiting.clone())?;
         Ok(Self {
             path: path.to_owned(),
             listed,
+            waiting,
+        })
+    }
+
+    /// That its file system does not answer, if so.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let path = self.path.display();
+        self.waiting.is_silent().then(|| {
+            format!("list {path}: its file system does not answer; its pods stay as they are")
         })
     }
 

@@ -67,6 +67,38 @@ fn paths_that_hang_stop_nothing_else() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(a_pods_directory_that_hangs_is_a_problem);
+/// Its pods stay as they are, and nothing waits for it.
+fn a_pods_directory_that_hangs_is_a_problem() -> Result<()> {
+    const SILENT: &str = "its file system does not answer";
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    let _agent = Agent::start(lab.places())?;
+    lab.enroll("app", &pod, &[])?;
+    let said = |says: bool| {
+        eventually(Duration::from_secs(10), || {
+            let problems = lab.places().problems()?;
+            ensure!(problems.contains(SILENT) == says, "{problems}");
+            Ok(())
+        })
+    };
+    let hanging = HangingFs::mount(&lab.places().pods)?;
+    said(true)?;
+    for words in [&["probe", "live"][..], &["status", "--wait", "test/app"]] {
+        let output = lab.places().output(words)?;
+        ensure!(output.status.success(), "{words:?}: {output:?}");
+    }
+    ensure!(
+        !lab.places()
+            .output(&["status", "--check"])?
+            .status
+            .success()
+    );
+    drop(hanging);
+    said(false)?;
+    Ok(())
+}
+
 kernel_test!(without_inotify_manifests_are_read_nevertheless);
 /// Other processes of root have all instances of the node.
 fn without_inotify_manifests_are_read_nevertheless() -> Result<()> {
