@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cni::install::{Entries, remove_entries};
 use crate::observe::{history, last_policies};
 use crate::server::control_socket::{is_answered, is_socket, remove_socket};
-use sidetrack_base::mesh_settings::last_defaults;
+use sidetrack_base::{files::temporary, mesh_settings::last_defaults};
 use sidetrack_datapath::kernel::{
     layouts,
     pins::{Lock, Pins},
@@ -120,7 +120,9 @@ fn state_files(socket: &Path) -> Vec<PathBuf> {
         last_defaults(socket),
         history::path(socket),
     ];
-    all.into_iter().filter(|path| path.exists()).collect()
+    // A write may have been cut off.
+    let all = all.into_iter().flat_map(|path| [temporary(&path), path]);
+    all.filter(|path| path.exists()).collect()
 }
 
 fn plugin_entries(conf_dir: Option<&Path>, socket: &Path) -> Result<Entries> {

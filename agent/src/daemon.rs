@@ -76,6 +76,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// shorter than the pod's terminationGracePeriodSeconds.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a write of a file beside the socket may keep the end.
+const KEEP_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Where pods come from.
 #[derive(Clone, Debug)]
 pub enum Pods {
@@ -139,10 +142,12 @@ pub async fn run(config: Config) -> Result<()> {
         failed = follow => failed?,
         _ = tokio::time::timeout(DECISION_TIMEOUT, decided) => {}
     }
-    // Before an uninstall removes what they write.
-    for task in [daemon.server].into_iter().chain(daemon.keepers) {
-        task.abort();
-        let _ = task.await;
+    daemon.server.abort();
+    let _ = daemon.server.await;
+    // Before an uninstall removes what they write. A disk that does not answer is not waited for.
+    daemon.stop_keepers.send_replace(true);
+    for keeper in daemon.keepers {
+        let _ = tokio::time::timeout(KEEP_TIMEOUT, keeper).await;
     }
     let ending = *daemon.ending.borrow();
     if ending == Ending::Unknown {
@@ -169,6 +174,7 @@ struct Daemon {
     server: JoinHandle<()>,
     /// They write the files beside the socket.
     keepers: [JoinHandle<()>; 2],
+    stop_keepers: sync::watch::Sender<bool>,
     terminate: Signal,
     interrupt: Signal,
     ending: sync::watch::Receiver<Ending>,
@@ -218,7 +224,8 @@ impl Daemon {
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let server = listeners.serve(&status, routes, config.metrics_per_pod);
         tokio::spawn(kernel_log.forward());
-        let keepers = start_observers(&status, &config.socket);
+        let (stop_keepers, stop) = sync::watch::channel(false);
+        let keepers = start_observers(&status, &config.socket, &stop);
         let inbox = Arc::new(Inbox::default());
         let follow_cgroups = matches!(source, Source::Cluster(_));
         let mut follower = Follower {
@@ -246,6 +253,7 @@ impl Daemon {
             reconciler: ReconcilerThread::start(parts, inbox)?,
             server,
             keepers,
+            stop_keepers,
             terminate,
             interrupt,
             ending,
@@ -330,15 +338,23 @@ impl Listeners {
 }
 
 /// Starts what looks at the kernel and at the reconciler's view again and again. Returns the tasks that write files.
-fn start_observers(status: &Arc<Status>, socket: &Path) -> [JoinHandle<()>; 2] {
+fn start_observers(
+    status: &Arc<Status>,
+    socket: &Path,
+    stop: &sync::watch::Receiver<bool>,
+) -> [JoinHandle<()>; 2] {
     tokio::spawn(Arc::clone(status).keep_totals());
     tokio::spawn(watch::watch(Arc::clone(status)));
     tokio::spawn(service_manager::report(Arc::clone(status)));
     tokio::spawn(return_memory());
     let policies = last_policies::file(socket);
     [
-        tokio::spawn(last_policies::keep(Arc::clone(status), policies)),
-        tokio::spawn(kept_file::keep_history(Arc::clone(status))),
+        tokio::spawn(last_policies::keep(
+            Arc::clone(status),
+            policies,
+            stop.clone(),
+        )),
+        tokio::spawn(kept_file::keep_history(Arc::clone(status), stop.clone())),
     ]
 }
 

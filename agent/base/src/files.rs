@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, Permissions},
     io::{self, Read as _, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
@@ -20,14 +20,19 @@ pub fn replace_by_copy(path: &Path, source: &mut File, mode: u32) -> Result<()> 
     replace_by(path, mode, |file| io::copy(source, file).map(drop))
 }
 
+/// The temporary file of one that is replaced. It has always the same name, so that an abandoned one is overwritten.
+#[must_use]
+pub fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.sidetrack-new"))
+}
+
 fn replace_by(
     path: &Path,
     mode: u32,
     content: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Always the same name, so that an abandoned file is overwritten.
-    let temporary = path.with_file_name(format!(".{name}.sidetrack-new"));
+    let temporary = temporary(path);
     let written = write(&temporary, mode, content).and_then(|()| fs::rename(&temporary, path));
     written
         .inspect_err(|_| {

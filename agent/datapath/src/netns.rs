@@ -158,16 +158,28 @@ impl Netns {
 
     /// Runs a closure on a thread inside the namespace. Sockets opened there stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-        thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    setns(&self.file, CloneFlags::CLONE_NEWNET)?;
-                    Ok(work())
-                })
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        run_in(&self.file, work)
     }
+}
+
+/// The same in the node's own namespace, at a path of procfs.
+///
+/// # Errors
+/// If it cannot be entered.
+pub fn run_on_node<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    run_in(&File::open(path)?, work)
+}
+
+fn run_in<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                setns(netns, CloneFlags::CLONE_NEWNET)?;
+                Ok(work())
+            })
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 impl AsFd for Netns {

@@ -1,9 +1,12 @@
 //! Files beside the control socket that the agent keeps up to date. Their disk may be full, or not answer: nothing waits for
 //! it, and `status` names what is not written.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::{
+    sync::watch,
+    time::{Interval, MissedTickBehavior, interval, timeout},
+};
 use tracing::warn;
 
 use crate::observe::status::Status;
@@ -11,6 +14,9 @@ use sidetrack_base::{files, runtime};
 
 /// How often changes are written.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a write may take before the disk counts as one that does not answer.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// A file, and what its lack means.
 #[derive(Debug)]
@@ -30,29 +36,39 @@ impl KeptFile {
     /// Replaces the content; answers whether that was done. A failure is a problem until it succeeds.
     pub async fn write(&self, content: Vec<u8>) -> bool {
         let path = self.path.clone();
-        let written = runtime::blocking(move || files::replace(&path, &content, 0o600)).await;
-        let problem = written.err().map(|error| {
-            format!(
-                "{error:#}: {}; free space there, or make it writable",
-                self.then
-            )
-        });
+        let write = runtime::blocking(move || files::replace(&path, &content, 0o600));
+        let mut write = pin!(write);
+        let written = match timeout(SILENT_AFTER, &mut write).await {
+            Ok(written) => written,
+            Err(_) => {
+                let path = self.path.display();
+                self.note(Some(format!("write {path}: its disk does not answer")));
+                write.await
+            }
+        };
+        let problem = written.err().map(|error| format!("{error:#}"));
         let is_written = problem.is_none();
+        self.note(problem);
+        is_written
+    }
+
+    fn note(&self, problem: Option<String>) {
+        let then = self.then;
+        let problem =
+            problem.map(|it| format!("{it}: {then}; free space there, or make it writable"));
         if let Some(problem) = self.status.note_unwritten(&self.path, problem) {
             warn!("{problem}");
         }
-        is_written
     }
 }
 
-/// Keeps the file of what happened lately up to date; does not end.
-pub async fn keep_history(status: Arc<Status>) {
+/// Keeps the file of what happened lately up to date, until it is to stop.
+pub async fn keep_history(status: Arc<Status>, stop: watch::Receiver<bool>) {
     let then = "the next agent will not know of the latest events";
     let history = status.history();
     let file = KeptFile::new(Arc::clone(&status), history.file().to_owned(), then);
-    let mut turns = turns();
-    loop {
-        turns.tick().await;
+    let mut turns = Turns::new(stop);
+    while turns.next().await {
         if let Some(content) = history.changed()
             && !file.write(content).await
         {
@@ -62,8 +78,24 @@ pub async fn keep_history(status: Arc<Status>) {
 }
 
 /// When changes are written.
-pub(super) fn turns() -> Interval {
-    let mut turns = interval(POLL_INTERVAL);
-    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    turns
+pub(super) struct Turns {
+    interval: Interval,
+    stop: watch::Receiver<bool>,
+}
+
+impl Turns {
+    pub(super) fn new(stop: watch::Receiver<bool>) -> Self {
+        let mut interval = interval(POLL_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { interval, stop }
+    }
+
+    /// Waits for the next turn; `false` if there is none. It stops between two writes.
+    pub(super) async fn next(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            _ = self.stop.wait_for(|stop| *stop) => false,
+            _ = self.interval.tick() => true,
+        }
+    }
 }

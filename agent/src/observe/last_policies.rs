@@ -15,10 +15,11 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sidetrack_policy::{PodRef, Policy};
+use tokio::sync::watch;
 
 use crate::api::PodStatus;
 use crate::observe::{
-    kept_file::{self, KeptFile},
+    kept_file::{KeptFile, Turns},
     status::Status,
 };
 use sidetrack_datapath::kernel::maps::Maps;
@@ -103,8 +104,8 @@ fn all(pods: &[PodStatus], earlier: &mut Vec<LastPolicy>) -> Vec<LastPolicy> {
     own.chain(earlier.iter().cloned()).collect()
 }
 
-/// Keeps the file up to date; does not end.
-pub async fn keep(status: Arc<Status>, path: PathBuf) {
+/// Keeps the file up to date, until it is to stop.
+pub async fn keep(status: Arc<Status>, path: PathBuf, stop: watch::Receiver<bool>) {
     let mut written = None;
     // Of an earlier agent, if there was one.
     let mut earlier = read_all(&path).unwrap_or_default();
@@ -113,9 +114,8 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
         path,
         "without an agent `rules` and `explain` do not know the latest policies",
     );
-    let mut turns = kept_file::turns();
-    loop {
-        turns.tick().await;
+    let mut turns = Turns::new(stop);
+    while turns.next().await {
         let snapshot = status.snapshot();
         if !snapshot.ready {
             continue;

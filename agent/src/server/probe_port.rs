@@ -1,5 +1,5 @@
-//! Liveness and readiness for kubelet, on the node's 127.0.0.1. No pod reaches it, and no container runtime has to start a
-//! process for an answer: on a busy node that takes longer than a probe may.
+//! Liveness and readiness for kubelet, on the node's 127.0.0.1. Only what runs in the node's network reaches it, and no
+//! container runtime has to start a process for an answer: on a busy node that takes longer than a probe may.
 
 use std::{
     net::{Ipv4Addr, TcpListener as StdListener},
@@ -18,7 +18,7 @@ use tokio::{
 use crate::observe::status::Status;
 use crate::server::metrics_http;
 use sidetrack_base::http::{Limits, serve};
-use sidetrack_datapath::netns::Netns;
+use sidetrack_datapath::netns::run_on_node;
 
 /// Kubelet has two probes, and programs of the node may ask as well.
 const LIMITS: Limits = Limits {
@@ -41,18 +41,16 @@ impl ProbePort {
     /// # Errors
     /// If the namespace cannot be entered, or the port is in use.
     pub fn bind(node: &Path, port: u16) -> Result<Self> {
-        let bind = || -> Result<TcpListener> {
-            let netns = Netns::open(node)?;
-            let listener = netns.run(|| StdListener::bind((Ipv4Addr::LOCALHOST, port)))??;
-            listener.set_nonblocking(true)?;
-            Ok(TcpListener::from_std(listener)?)
-        };
-        let listener = bind().with_context(|| {
+        let listen = || StdListener::bind((Ipv4Addr::LOCALHOST, port));
+        let entered = run_on_node(node, listen);
+        let listener = entered.with_context(|| format!("enter {}", node.display()))?;
+        let listener = listener.with_context(|| {
             format!(
-                "listen on 127.0.0.1:{port} of the node for kubelet's probes; another agent of this node may have it: pass another port to --probe-port"
+                "listen on 127.0.0.1:{port} of the node for kubelet's probes; if another agent of this node or another program has it, pass another port to --probe-port"
             )
         })?;
-        Ok(Self(Arc::new(listener)))
+        listener.set_nonblocking(true)?;
+        Ok(Self(Arc::new(TcpListener::from_std(listener)?)))
     }
 
     /// Answers that the agent is starting, until the task is aborted.

@@ -1,5 +1,7 @@
 //! Kubelet's probes ask on the node's loopback.
 
+use std::net::TcpListener;
+
 use anyhow::{Result, ensure};
 use lab::{
     agent::{Agent, Extra},
@@ -19,7 +21,7 @@ fn status(from: &PodNet, path: &str) -> String {
 }
 
 kernel_test!(probes_are_answered_on_the_nodes_loopback);
-/// Not to pods, also while the agent hangs; and the port is one agent's.
+/// Not to pods; and the port is one agent's.
 fn probes_are_answered_on_the_nodes_loopback() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
@@ -49,5 +51,19 @@ fn probes_are_answered_on_the_nodes_loopback() -> Result<()> {
     ensure!(status(&node, "/healthz") == "000");
     let _agent = Agent::start_with(lab.places(), &Extra::arguments(&arguments))?;
     ensure!(status(&node, "/readyz") == "200");
+    Ok(())
+}
+
+kernel_test!(the_nodes_own_namespace_has_the_port);
+/// Which no pod may name as its own.
+fn the_nodes_own_namespace_has_the_port() -> Result<()> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let lab = Lab::new()?;
+    let text = port.to_string();
+    let arguments = ["--probe-port", &text, "--node-netns", "/proc/self/ns/net"];
+    let _agent = Agent::start_with(lab.places(), &Extra::arguments(&arguments))?;
+    for path in ["healthz", "readyz"] {
+        run(&format!("curl -sf -m 3 http://127.0.0.1:{port}/{path}"))?;
+    }
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! Own parser: the offsets of a few members are needed, so the type section is walked and only where each type begins is
 //! kept. A full BTF parser holds megabytes while it is in use. Format: Documentation/bpf/btf.rst.
 //!
-//! A member may be in a struct or union without a name, as all of a randomized struct are (CONFIG_RANDSTRUCT).
+//! A member may be in a struct or union without a name, as those of task_struct are that the build has put in a random
+//! order (CONFIG_RANDSTRUCT).
 
 use std::{collections::HashMap, fs, io, path::Path};
 

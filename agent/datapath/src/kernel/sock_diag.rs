@@ -1,4 +1,4 @@
-//! Lists TCP sockets, and those of UDP that receive, with sock_diag(7). `/proc/net/tcp` has the same data, but reading it walks the table
+//! Lists TCP sockets, and those of UDP, with sock_diag(7). `/proc/net/tcp` has the same data, but reading it walks the table
 //! of connections of the whole node, whatever the namespace.
 
 use std::{io, ops::ControlFlow, time::Instant};

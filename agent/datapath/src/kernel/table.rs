@@ -114,10 +114,15 @@ impl<K: Pod, V: Pod> Table<K, V> {
     /// All rows at this time, as [`Self::keys`]; not of sockets.
     pub fn rows(&self) -> io::Result<Vec<(K, V)>> {
         let mut rows = Vec::new();
-        visit(self.fd(), self.value_size(), |key, value| {
-            rows.push((key, self.read(value)));
-        })?;
+        self.visit_rows(|key, value| rows.push((key, value)))?;
         Ok(rows)
+    }
+
+    /// Shows all rows, one by one: a map may have more than are to be in memory.
+    pub fn visit_rows(&self, mut show: impl FnMut(K, V)) -> io::Result<()> {
+        visit(self.fd(), self.value_size(), |key, value| {
+            show(key, self.read(value));
+        })
     }
 
     /// The number of rows at this time, and the capacity.

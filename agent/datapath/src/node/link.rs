@@ -1,7 +1,6 @@
 //! The agent's connection into a pod's network namespace.
 
 use std::{
-    collections::HashSet,
     io,
     net::Ipv6Addr,
     path::{Path, PathBuf},
@@ -19,7 +18,6 @@ use crate::{
         target_route, watch::Watch,
     },
 };
-use sidetrack_common::addr::Addr;
 use sidetrack_policy::policy::ReturnRoute;
 use sidetrack_reconcile::repairs::IngressProgram;
 
@@ -38,8 +36,6 @@ pub struct PodLink {
     netns: Arc<Netns>,
     /// Only while the pod is being written.
     snapshot: Option<Snapshot>,
-    /// The pod's addresses as they were last read.
-    addresses: Option<HashSet<Addr>>,
     /// The return routes that this agent or an earlier one added.
     return_routes: Vec<ReturnRoute>,
     /// Why its connections are not accelerated although they should be.
@@ -89,7 +85,6 @@ impl PodLink {
             path: netns.path().to_owned(),
             netns: Arc::new(netns),
             snapshot: None,
-            addresses: None,
             return_routes: Vec::new(),
             not_accelerated: None,
             no_target_route: None,
@@ -114,9 +109,8 @@ impl PodLink {
         path.clone_into(&mut self.path);
     }
 
-    /// Reads the namespace. A connection that was lost is opened again. Answers the pod's addresses if they are others than
-    /// before.
-    pub(super) async fn read(&mut self) -> Result<Option<HashSet<Addr>>> {
+    /// Reads the namespace. A connection that was lost is opened again.
+    pub(super) async fn read(&mut self) -> Result<()> {
         if !self.watch.is_alive() {
             self.watch = Self::watch(&self.netns, &self.changed)?;
         }
@@ -126,11 +120,8 @@ impl PodLink {
         let unknown = added.filter(|added| !self.return_routes.contains(added));
         let unknown: Vec<ReturnRoute> = unknown.copied().collect();
         self.return_routes.extend(unknown);
-        let assigned = snapshot.addresses.iter();
-        let own: HashSet<Addr> = assigned.map(|it| it.net.addr().into()).collect();
         self.snapshot = Some(snapshot);
-        let before = self.addresses.replace(own.clone());
-        Ok((before.as_ref() != Some(&own)).then_some(own))
+        Ok(())
     }
 
     /// Does something in the namespace, and waits for it as long as a pod may keep the reconciler.

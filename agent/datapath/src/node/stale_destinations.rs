@@ -20,13 +20,18 @@ use sidetrack_common::{
 use super::destinations::targets_in_use;
 use crate::{kernel::maps::Maps, netns::Netns};
 
+/// After a change of addresses: a connect that had read the pod's routes before has added its row by then.
+const SETTLED: Duration = Duration::from_secs(1);
 /// How long a row stays retired at least. A connect that had read the row before has its socket by then, and a query by a
 /// socket without a peer its answer.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long all pods together may take.
+/// The longest pause. Rows that a socket needs stay as long as it is open, and an application may add others by sockets that
+/// it binds to foreign addresses.
+const MAX_PAUSE: Duration = Duration::from_secs(320);
+/// How long all pods together may take, once the map is read.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Pods that may have rows with addresses which they no longer have, by cookie.
+/// The addresses of enrolled pods, and which pods may have rows with others, by cookie.
 #[derive(Debug, Default)]
 pub struct StaleDestinations {
     pods: BTreeMap<u64, Pod>,
@@ -35,18 +40,25 @@ pub struct StaleDestinations {
 #[derive(Debug)]
 struct Pod {
     netns: Arc<Netns>,
-    /// Its addresses.
     own: HashSet<Addr>,
-    /// When its rows are looked at again.
-    due: Instant,
+    /// When its rows are looked at, if they have to be, and how long after that again.
+    due: Option<(Instant, Duration)>,
 }
 
 impl StaleDestinations {
     /// A pod has these addresses now.
     pub(super) fn follow(&mut self, netns: Arc<Netns>, own: HashSet<Addr>) {
-        let known = self.pods.get(&netns.cookie());
-        let due = known.map_or_else(Instant::now, |known| known.due);
-        self.pods.insert(netns.cookie(), Pod { netns, own, due });
+        let cookie = netns.cookie();
+        if self.pods.get(&cookie).is_some_and(|known| known.own == own) {
+            return;
+        }
+        let due = Some((Instant::now() + SETTLED, GRACE));
+        self.pods.insert(cookie, Pod { netns, own, due });
+    }
+
+    /// A pod leaves: all its rows are removed.
+    pub(super) fn forget(&mut self, cookie: u64) {
+        self.pods.remove(&cookie);
     }
 
     /// Retires and removes rows of pods that are due.
@@ -55,35 +67,43 @@ impl StaleDestinations {
     /// If a map cannot be read or written, or a pod's sockets cannot be listed.
     pub fn sweep(&mut self, maps: &Maps) -> Result<()> {
         let now = Instant::now();
-        if !self.pods.values().any(|pod| pod.due <= now) {
+        let mut rows: BTreeMap<u64, Vec<DestinationRow>> = BTreeMap::new();
+        for (cookie, pod) in &mut self.pods {
+            if pod.due.is_some_and(|(at, _)| at <= now) {
+                match maps.destinations_by_pod.get(cookie)? {
+                    Some(_) => drop(rows.insert(*cookie, Vec::new())),
+                    None => pod.due = None,
+                }
+            }
+        }
+        if rows.is_empty() {
             return Ok(());
         }
-        let mut rows: BTreeMap<u64, Vec<DestinationRow>> = BTreeMap::new();
-        for (key, row) in maps.destinations.rows()? {
-            let pod = self.pods.get(&key.netns);
-            if pod.is_some_and(|pod| pod.due <= now) {
-                rows.entry(key.netns).or_default().push(row);
+        maps.destinations.visit_rows(|key, row| {
+            if let Some(of_pod) = rows.get_mut(&key.netns) {
+                of_pod.push(row);
             }
-        }
+        })?;
+        let now = Instant::now();
         let until = now + WAIT_TIMEOUT;
         let mut result = Ok(());
-        for (netns, mut pod) in std::mem::take(&mut self.pods) {
-            if pod.due > now || Instant::now() >= until {
-                self.pods.insert(netns, pod);
+        for (cookie, rows) in rows {
+            let Some(pod) = self.pods.get_mut(&cookie) else {
                 continue;
+            };
+            if Instant::now() >= until {
+                // It remains due.
+                break;
             }
-            if maps.pods.get(&netns)?.is_none() {
-                // `Departed` removes all its rows.
-                continue;
-            }
-            let rows = rows.remove(&netns).unwrap_or_default();
-            match pod.sweep(netns, &rows, maps, until) {
-                Ok(0) => continue,
-                Ok(_) => {}
-                Err(problem) => result = Err(problem),
-            }
-            pod.due = now + GRACE;
-            self.pods.insert(netns, pod);
+            let pause = pod.due.map_or(GRACE, |(_, pause)| pause);
+            pod.due = match pod.sweep(cookie, &rows, maps, until) {
+                Ok(0) => None,
+                Ok(_) => Some((now + pause, (2 * pause).min(MAX_PAUSE))),
+                Err(problem) => {
+                    result = Err(problem);
+                    Some((now + GRACE, pause))
+                }
+            };
         }
         result.context("remove destinations with addresses that a pod no longer has")
     }
@@ -93,7 +113,7 @@ impl Pod {
     /// Answers how many rows remain that it has no address for.
     fn sweep(
         &self,
-        netns: u64,
+        cookie: u64,
         rows: &[DestinationRow],
         maps: &Maps,
         until: Instant,
@@ -122,10 +142,11 @@ impl Pod {
                 removed += usize::from(maps.destinations.remove(&row.key)?);
             }
         }
-        // Rows that connect adds meanwhile are missing until the next time.
-        let remaining = rows.len() - removed;
-        maps.destinations_by_pod
-            .insert(&netns, &(remaining as u64))?;
+        // What connect adds between the two is not counted.
+        let counts = &maps.destinations_by_pod;
+        if let Some(count) = counts.get(&cookie)? {
+            counts.insert(&cookie, &count.saturating_sub(removed as u64))?;
+        }
         Ok(stale.len() - removed)
     }
 }

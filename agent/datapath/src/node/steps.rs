@@ -40,7 +40,13 @@ async fn write(
     let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match step {
-        Step::ReadNamespace => read(node, link).await,
+        Step::ReadNamespace => {
+            link.read().await?;
+            let own = link.snapshot()?.addresses.iter();
+            let own = own.map(|assigned| assigned.net.addr().into()).collect();
+            node.stale_destinations.follow(link.shared_netns(), own);
+            Ok(())
+        }
         Step::WriteNamespace(policy, phase) => {
             // Packets from outside for these targets could not be refused otherwise.
             let with_targets_v6 = rows.has(POD_CAPTURE_V6) && node.sees_entrance;
@@ -114,24 +120,13 @@ async fn write(
             Ok(())
         }
         Step::RemovePod => {
+            node.stale_destinations.forget(cookie.get());
             node.departed.add(cookie.get(), link.shared_netns());
             leave_answers(cookie, maps);
             rows.remove_pod(maps)
         }
         _ => remove(node, cookie, rows, step),
     }
-}
-
-/// Reads the namespace. Destinations follow its addresses, where the pod has destinations.
-async fn read(node: &mut KernelNode, link: &mut PodLink) -> Result<()> {
-    let netns = link.shared_netns();
-    let counts = &node.datapath.maps.destinations_by_pod;
-    if let Some(own) = link.read().await?
-        && counts.get(&netns.cookie())?.is_some()
-    {
-        node.stale_destinations.follow(netns, own);
-    }
-    Ok(())
 }
 
 /// Captures IPv6 from here on, if the pod has it and it is not captured yet.
@@ -233,7 +228,10 @@ fn remove(
     let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match step {
-        Step::RemovePod => rows.remove_pod(maps),
+        Step::RemovePod => {
+            node.stale_destinations.forget(cookie.get());
+            rows.remove_pod(maps)
+        }
         Step::DetachPrograms => datapath.detach_pod(cookie),
         Step::RemoveBeforeSidecar => rows.remove_own(
             &maps.before_sidecar,

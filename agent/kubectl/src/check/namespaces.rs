@@ -68,7 +68,7 @@ pub fn rows(
     if rejected.len() > NAMED {
         let more = rejected.split_off(NAMED).len();
         rejected.push(format!(
-            "and {more} more pods: kubectl sidetrack migrate --dry-run NAMESPACE"
+            "and {more} more pods: kubectl sidetrack migrate NAMESPACE"
         ));
     }
     remarks.problems.extend(rejected);

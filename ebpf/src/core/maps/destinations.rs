@@ -1,5 +1,5 @@
-//! Destinations that have a target of their own. Rows are added here and never changed; the agent removes those
-//! of departed pods.
+//! Destinations that have a target of their own. Rows are added here. The agent removes those of departed pods, and retires
+//! and removes those with an address that a pod no longer has.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
