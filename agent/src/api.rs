@@ -149,8 +149,9 @@ pub struct PodStatus {
     /// What its sidecar does, when enrolled.
     #[serde(default)]
     pub sidecar: Option<Sidecar>,
-    /// Whether the sidecar listens on its inbound port.
-    pub listener: bool,
+    /// Whether the sidecar listens on its inbound port; `None` if that is not known.
+    #[serde(default)]
+    pub listener: Option<bool>,
     /// Whether it listens on its outbound port; `None` if that is not known.
     #[serde(default)]
     pub outbound_listener: Option<bool>,
@@ -237,7 +238,7 @@ impl PodStatus {
                     .is_some_and(|ago| ago <= RECENT_SECONDS)
         })?;
         let port = if recent.reason == Rule::NoListener.name() {
-            (!self.listener).then_some("inbound")
+            (self.listener != Some(true)).then_some("inbound")
         } else {
             (self.outbound_listener != Some(true)).then_some("outbound")
         }?;

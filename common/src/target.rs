@@ -3,8 +3,8 @@
 //! The target depends on the destination. A client can therefore have one port in connections to several
 //! destinations, and as many connections as it could have without the redirect.
 //!
-//! Targets of [`DEDICATED`] name their destination: a row of the pod's says which it is, and does not change as
-//! long as the pod lives. Any other target may be shared by different destinations: which one was dialed is in the
+//! Targets of [`DEDICATED`] name their destination: a row of the pod's says which it is, and its names do not change as
+//! long as a socket has the target. Any other target may be shared by different destinations: which one was dialed is in the
 //! connection's [`Handshake`](crate::conn::Handshake).
 //!
 //! The node's secret seed is part of the hash: nothing outside the kernel can work out the target of a destination. Packets for

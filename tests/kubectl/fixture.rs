@@ -235,7 +235,7 @@ pub fn known(namespace: &str, name: &str, state: PodState) -> PodStatus {
         policy: None,
         ipv6: false,
         sidecar: enrolled.then_some(Sidecar::Up),
-        listener: enrolled,
+        listener: Some(enrolled),
         outbound_listener: Some(enrolled),
         dns_listener: None,
         refusals: Vec::new(),

@@ -3,7 +3,7 @@
 //! A node is believed about its own pods only. The names of destinations are the API server's.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr},
     process::ExitCode,
 };
@@ -15,7 +15,11 @@ use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use sidetrack_base::runtime::exit_code;
 use sidetrack_live::bytes;
-use sidetrack_policy::{facts::PodFacts, select::is_completed, text::escaped};
+use sidetrack_policy::{
+    facts::PodFacts,
+    select::is_completed,
+    text::{counted, escaped},
+};
 
 use crate::{
     ask::{self, Answers},
@@ -75,9 +79,14 @@ struct Row {
 }
 
 impl Row {
-    /// Whether it is the end of an application that has connected.
-    fn is_client(&self) -> bool {
-        self.direction == "outbound" && self.end == "connecting" && self.owner != "sidecar"
+    /// Whether it is the end of an application that has connected; `None` if that is not certain.
+    fn is_client(&self) -> Option<bool> {
+        match (self.direction.as_str(), self.end.as_str()) {
+            _ if self.owner == "sidecar" => Some(false),
+            ("outbound", "connecting") => Some(self.original_destination.is_some()),
+            ("unknown", _) | (_, "unknown") => None,
+            _ => Some(false),
+        }
     }
 }
 
@@ -110,8 +119,10 @@ struct Counted {
 #[derive(Debug, Serialize)]
 struct Talks {
     talks: Vec<Counted>,
-    /// How many connections are not counted; `None` if there are some, of a number that is not known.
-    omitted: Option<u64>,
+    /// Connections of which it is not certain which end has made them.
+    unknown: u64,
+    /// Nodes that have more connections than were read.
+    incomplete: Vec<String>,
     /// What could not be read.
     problems: Vec<String>,
 }
@@ -158,7 +169,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         .filter_map(|pod| Some((pod.meta.full_name(), pod.spec.node_name.as_deref()?)))
         .collect();
     let mut agents = cluster.some_agents().await?;
-    agents.retain(|node, _| node_of.values().any(|known| known == node));
+    let nodes: BTreeSet<&str> = node_of.values().copied().collect();
+    agents.retain(|node, _| nodes.contains(node.as_str()));
     let everything = cluster.pods_in(None, Default::default()).await?;
     let names = Names::of(&everything, &cluster.all().await?);
     let mut words = vec!["connections", "-o", "json", "--limit", MAX_ROWS];
@@ -166,7 +178,10 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         words.extend(["-n", &cluster.namespace]);
     }
     let answers: Answers<Listing> = ask::all(cluster, &agents, &words).await?;
-    let talks = talks(answers, &node_of, &names);
+    let without_agent = nodes.iter().filter(|node| !agents.contains_key(**node));
+    let mut talks = talks(answers, &node_of, &names);
+    let lacks = without_agent.map(|node| format!("node {node} has no agent"));
+    talks.problems.extend(lacks);
     match options.dot {
         true => output::print(&dot(&talks.talks))?,
         false => output::show(options.output, &talks, || table(&talks.talks))?,
@@ -174,16 +189,24 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     for problem in &talks.problems {
         eprintln!("kubectl-sidetrack: {}", escaped(problem));
     }
-    if talks.omitted != Some(0) {
-        let most = format!("of a node at most {MAX_ROWS} connections are counted");
-        eprintln!("kubectl-sidetrack: {most}, and there are more");
+    for node in &talks.incomplete {
+        eprintln!(
+            "kubectl-sidetrack: node {node} has more than {MAX_ROWS} connections; the others are not counted"
+        );
+    }
+    if talks.unknown > 0 {
+        eprintln!(
+            "kubectl-sidetrack: of {} it is not certain which end has made them: they go past the sidecar, or are older than the enrollment",
+            counted(talks.unknown, "more connection")
+        );
     }
     Ok(exit_code(talks.problems.is_empty()))
 }
 
 fn talks(answers: Answers<Listing>, node_of: &HashMap<String, &str>, names: &Names) -> Talks {
     let mut amounts: BTreeMap<Talk, Amount> = BTreeMap::new();
-    let (mut omitted, mut problems) = (Some(0), Vec::new());
+    let [mut incomplete, mut problems] = [const { Vec::new() }; 2];
+    let mut unknown = 0;
     for (node, answer) in answers {
         let listing = match answer {
             Ok(listing) => listing,
@@ -192,15 +215,16 @@ fn talks(answers: Answers<Listing>, node_of: &HashMap<String, &str>, names: &Nam
                 continue;
             }
         };
-        omitted = omitted.zip(listing.omitted).map(|(all, more)| all + more);
+        if listing.omitted != Some(0) {
+            incomplete.push(node.clone());
+        }
         problems.extend(listing.unread.iter().map(|it| format!("node {node}: {it}")));
         let is_here = |row: &Row| node_of.get(&row.pod).is_some_and(|known| *known == node);
-        for row in listing
-            .connections
-            .into_iter()
-            .filter(|row| row.is_client() && is_here(row))
-        {
-            let Some(destination) = row.original_destination else {
+        for row in listing.connections.into_iter().filter(is_here) {
+            let is_client = row.is_client();
+            unknown += u64::from(is_client.is_none());
+            let destination = row.original_destination;
+            let Some(destination) = destination.filter(|_| is_client == Some(true)) else {
                 continue;
             };
             let talk = Talk {
@@ -211,8 +235,10 @@ fn talks(answers: Answers<Listing>, node_of: &HashMap<String, &str>, names: &Nam
             };
             let amount = amounts.entry(talk).or_default();
             amount.connections += 1;
-            amount.sent_bytes += row.sent_bytes.unwrap_or_default();
-            amount.received_bytes += row.received_bytes.unwrap_or_default();
+            let add =
+                |sum: &mut u64, more: Option<u64>| *sum = sum.saturating_add(more.unwrap_or(0));
+            add(&mut amount.sent_bytes, row.sent_bytes);
+            add(&mut amount.received_bytes, row.received_bytes);
         }
     }
     let talks = amounts
@@ -220,7 +246,8 @@ fn talks(answers: Answers<Listing>, node_of: &HashMap<String, &str>, names: &Nam
         .map(|(talk, amount)| Counted { talk, amount });
     Talks {
         talks: talks.collect(),
-        omitted,
+        unknown,
+        incomplete,
         problems,
     }
 }

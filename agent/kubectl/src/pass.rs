@@ -38,6 +38,11 @@ impl Pass {
             Some(flag) if flag == "-l" || flag == "--selector" => {
                 Named::Labels(rest.next().ok_or("flag -l needs a value")?)
             }
+            Some(flag) if flag.starts_with("-l") || flag.starts_with("--selector=") => {
+                let value = flag.strip_prefix("--selector=");
+                let value = value.unwrap_or_else(|| flag[2..].trim_start_matches('='));
+                Named::Labels(value.to_owned())
+            }
             Some(flag) if flag.starts_with('-') => {
                 return Err(format!("the pod comes before {flag}: {usage}"));
             }

@@ -117,7 +117,8 @@ impl Named {
 async fn of_object(cluster: &Cluster, kind: Kind, name: &str) -> Result<PodRef> {
     let namespace = cluster.namespace.as_str();
     let what = format!("{}/{name}", kind.names[0]);
-    let read = || format!("get {what} in namespace {namespace}");
+    // A namespace may have the name of a kind.
+    let read = || format!("get {what} in namespace {namespace} (a pod of namespace X: -n X POD)");
     let request = Request::new((kind.path)(Some(namespace))).get(name, &GetParams::default())?;
     let asked = tokio::time::timeout(WAIT_TIMEOUT, cluster.client.request(request)).await;
     let asked = asked.with_context(read)?.map_err(plain);

@@ -102,7 +102,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 policy: None,
                 ipv6: row.captures(sidetrack_common::addr::Family::V6),
                 sidecar: None,
-                listener: false,
+                listener: None,
                 outbound_listener: None,
                 dns_listener: None,
                 before_sidecar: false,

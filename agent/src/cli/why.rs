@@ -75,7 +75,7 @@ fn print(pod: &PodStatus) -> Result<()> {
     }
     for (direction, listens) in [
         ("outbound", pod.outbound_listener),
-        ("inbound", Some(pod.listener)),
+        ("inbound", pod.listener),
     ] {
         let text = match listens {
             Some(true) => continue,

@@ -243,14 +243,14 @@ pub fn add_sidecars(
         let inbound = listens(inbound, MPTCP_INBOUND, by_mptcp[1]);
         let outbound = policy.map(|policy| policy.outbound_port);
         pod.outbound_listener = listens(outbound, MPTCP_OUTBOUND, by_mptcp[0]);
-        pod.listener = inbound == Some(true);
+        pod.listener = inbound;
         pod.dns_listener = look.and_then(|look| look.receives_dns(netns.cookie));
         pod.sidecar = Some(Sidecar::of(&Sockets {
             not_yet: pod.before_sidecar,
             outbound: pod.outbound_listener,
             inbound,
             dns: pod.dns_listener,
-            queue: look.map(|look| look.queue(netns.cookie)),
+            queue: look.and_then(|look| look.queue(netns.cookie)),
         }));
     }
     Ok(())

@@ -52,13 +52,6 @@ struct Listed {
     mptcp: [Option<bool>; 2],
 }
 
-impl Listed {
-    fn is_complete(&self) -> bool {
-        let [outbound, inbound] = self.mptcp;
-        ![self.dns, outbound, inbound].contains(&Some(false))
-    }
-}
-
 /// The sockets of a pod that are listed.
 struct Asked<'a> {
     netns: &'a NetnsStatus,
@@ -83,29 +76,48 @@ impl<'a> Asked<'a> {
     fn list(&self, until: Instant) -> Listed {
         let netns = open(self.netns);
         let dns = |port| resolver::is_served(netns.as_ref()?, port, until).ok();
-        let mptcp = |port: Option<u16>| listeners::is_served(netns.as_ref()?, port?).ok();
+        let served = (self.mptcp != [None; 2]).then(|| {
+            let ports = self.mptcp.map(Option::unwrap_or_default);
+            listeners::served(netns.as_ref()?, ports, until).ok()
+        });
+        let [outbound, inbound] = served.flatten().map_or([None; 2], |it| it.map(Some));
         Listed {
             at: Instant::now(),
             dns: self.dns.and_then(dns),
-            mptcp: self.mptcp.map(mptcp),
+            mptcp: [
+                outbound.filter(|_| self.mptcp[0].is_some()),
+                inbound.filter(|_| self.mptcp[1].is_some()),
+            ],
         }
+    }
+
+    /// Whether every socket that is asked for was there.
+    fn has_all(&self, listed: &Listed) -> bool {
+        let there = |is_asked: bool, is_there| !is_asked || is_there == Some(true);
+        let mptcp = self.mptcp.iter().zip(listed.mptcp);
+        there(self.dns.is_some(), listed.dns)
+            && mptcp
+                .into_iter()
+                .all(|(port, is_there)| there(port.is_some(), is_there))
     }
 }
 
 /// What one look at the sockets of sidecars has found.
 #[derive(Clone, Debug, Default)]
 pub struct SidecarSockets {
-    queues: QueueByPod,
+    /// `None` where the kernel does not list them.
+    queues: Option<QueueByPod>,
     listed: ListedByPod,
     /// Cookies of the listening sockets that are in the kernel's map, by the cookie of the pod's network namespace.
     listeners: HashMap<u64, HashSet<u64>>,
 }
 
 impl SidecarSockets {
-    /// What waits in a pod.
+    /// What waits in a pod; `None` if that is not known.
     #[must_use]
-    pub fn queue(&self, cookie: u64) -> Queue {
-        self.queues.get(&cookie).copied().unwrap_or_default()
+    pub fn queue(&self, cookie: u64) -> Option<Queue> {
+        let queues = self.queues.as_ref()?;
+        Some(queues.get(&cookie).copied().unwrap_or_default())
     }
 
     /// Whether a pod's sidecar receives DNS queries over UDP; `None` if it is to get none, or that is not known.
@@ -132,7 +144,7 @@ pub struct Sidecars {
 }
 
 impl Sidecars {
-    /// Nothing is known yet. Without `queues` it stays so.
+    /// Nothing is known yet. Without `queues` it stays so of what waits.
     #[must_use]
     pub fn new(queues: Option<Arc<Queues>>) -> Self {
         Self {
@@ -154,10 +166,8 @@ impl Sidecars {
     /// # Errors
     /// If the kernel cannot be asked.
     pub fn look(&self, maps: &Maps, pods: &[PodStatus]) -> io::Result<HashSet<u64>> {
-        let Some(queues) = &self.queues else {
-            return Ok(HashSet::new());
-        };
-        let rows = queues.read()?;
+        let queues = self.queues.as_ref();
+        let rows = queues.map_or(Ok(Vec::new()), |queues| queues.read())?;
         let mut listeners: HashMap<u64, HashSet<u64>> = HashMap::new();
         for row in &rows {
             listeners
@@ -187,7 +197,7 @@ impl Sidecars {
         let bits = maps.sidecar_bits.rows()?.into_iter().collect();
         let replaced = replaced(&before.listeners, &listeners);
         let look = SidecarSockets {
-            queues: by_pod,
+            queues: queues.map(|_| by_pod),
             listed: listed(pods, &bits, &before.listed),
             listeners,
         };
@@ -209,7 +219,7 @@ fn listed(pods: &[PodStatus], bits: &HashMap<u64, u32>, before: &ListedByPod) ->
         let cookie = asked.netns.cookie;
         let last = before.get(&cookie).copied();
         by_pod.extend(last.map(|last| (cookie, last)));
-        let is_fresh = |it: Listed| it.is_complete() && it.at.elapsed() < LIST_INTERVAL;
+        let is_fresh = |it: Listed| asked.has_all(&it) && it.at.elapsed() < LIST_INTERVAL;
         if !last.is_some_and(is_fresh) {
             due.push((last.map(|last| last.at), asked));
         }

@@ -73,7 +73,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         policy: enrollment.map(|enrollment| Arc::clone(&enrollment.policy)),
         ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.has(POD_CAPTURE_V6)),
         sidecar: None,
-        listener: false,
+        listener: None,
         outbound_listener: None,
         dns_listener: None,
         before_sidecar: false,

@@ -108,7 +108,7 @@ fn single_pods(to: &mut DescriptorEncoder<'_>, per_pod: &PerPod) -> fmt::Result 
     let PerPod { pods, omitted } = per_pod;
     let listeners = pods.iter().flat_map(|pod| {
         let known = [
-            ("inbound", Some(pod.inbound_listener)),
+            ("inbound", pod.inbound_listener),
             ("outbound", pod.outbound_listener),
             ("dns", pod.dns_listener),
         ];

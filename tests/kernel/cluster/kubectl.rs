@@ -94,7 +94,10 @@ fn the_plugin_understands_an_agent() -> Result<()> {
         "{talks}"
     );
     ensure!(talk["port"] == 80 && talk["via"] == "sidecar", "{talks}");
-    ensure!(talk["connections"] == 1 && talks["omitted"] == 0, "{talks}");
+    ensure!(
+        talk["connections"] == 1 && talks["incomplete"] == json!([]),
+        "{talks}"
+    );
     let unknown = plugin::command(&node.api, &["nonsense", "shop/web"])?.output()?;
     ensure!(unknown.status.code() == Some(2), "{unknown:?}");
     Ok(())

@@ -224,10 +224,19 @@ impl Shared {
 
 /// Whether anybody listens on a port, other than on loopback.
 pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
-    let mut found = false;
-    visit(netns, Instant::now() + QUICK, |listening| {
-        found |= listening.port == port && !listening.address.is_loopback();
-        continue_while(!found)
+    Ok(served(netns, [port], Instant::now() + QUICK)?[0])
+}
+
+/// The same of several ports.
+pub fn served<const N: usize>(netns: &Netns, ports: [u16; N], until: Instant) -> Result<[bool; N]> {
+    let mut found = [false; N];
+    visit(netns, until, |listening| {
+        if !listening.address.is_loopback() {
+            for (port, found) in ports.iter().zip(&mut found) {
+                *found |= listening.port == *port;
+            }
+        }
+        continue_while(found.contains(&false))
     })?;
     Ok(found)
 }

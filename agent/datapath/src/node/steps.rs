@@ -40,13 +40,7 @@ async fn write(
     let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match step {
-        Step::ReadNamespace => {
-            link.read().await?;
-            let own = link.snapshot()?.addresses.iter();
-            let own = own.map(|assigned| assigned.net.addr().into()).collect();
-            node.stale_destinations.follow(link.shared_netns(), own);
-            Ok(())
-        }
+        Step::ReadNamespace => read(node, link).await,
         Step::WriteNamespace(policy, phase) => {
             // Packets from outside for these targets could not be refused otherwise.
             let with_targets_v6 = rows.has(POD_CAPTURE_V6) && node.sees_entrance;
@@ -127,6 +121,15 @@ async fn write(
         }
         _ => remove(node, cookie, rows, step),
     }
+}
+
+/// Reads the namespace; destinations follow its addresses.
+async fn read(node: &mut KernelNode, link: &mut PodLink) -> Result<()> {
+    link.read().await?;
+    let own = link.snapshot()?.addresses.iter();
+    let own = own.map(|assigned| assigned.net.addr().into()).collect();
+    node.stale_destinations.follow(link.shared_netns(), own);
+    Ok(())
 }
 
 /// Captures IPv6 from here on, if the pod has it and it is not captured yet.

@@ -73,6 +73,11 @@ fn connections_of_applications_add_up() {
                 row("shop/a", api, json!({"owner": "sidecar"})),
                 row("shop/a", api, json!({"direction": "inbound"})),
                 row("shop/a", api, json!({"end": "accepted"})),
+                row(
+                    "shop/a",
+                    api,
+                    json!({"direction": "unknown", "end": "unknown", "via": "unknown", "original_destination": null}),
+                ),
                 row("shop/b", api, json!({})),
                 row("shop/\u{1b}[2J", api, json!({})),
             ]),
@@ -89,6 +94,7 @@ fn connections_of_applications_add_up() {
     ]);
     let talks = talks(answers, &node_of, &names());
     assert_eq!(talks.problems, ["node node-3: no answer"]);
+    assert_eq!((talks.unknown, talks.incomplete.len()), (1, 0));
     assert_eq!(
         serde_json::to_value(&talks.talks).expect("JSON"),
         json!([

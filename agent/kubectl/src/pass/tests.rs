@@ -46,3 +46,16 @@ fn mistakes() {
         assert!(error.contains(expected), "{line}: {error}");
     }
 }
+
+#[test]
+fn labels_may_be_attached() {
+    for line in [
+        "why -l app=web",
+        "why -lapp=web",
+        "why --selector=app=web",
+        "why -l=app=web -o json",
+    ] {
+        let (pass, _) = read(line).expect(line);
+        assert_eq!(pass.pod, Named::Labels("app=web".to_owned()), "{line}");
+    }
+}

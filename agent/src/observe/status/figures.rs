@@ -68,7 +68,7 @@ pub struct PodFigures {
     /// Its network namespace.
     pub cookie: u64,
     /// Whether its sidecar listens on its inbound port.
-    pub inbound_listener: bool,
+    pub inbound_listener: Option<bool>,
     /// The same of its outbound port, if that is known.
     pub outbound_listener: Option<bool>,
     /// Whether it receives DNS queries, if any are captured and that is known.
@@ -103,7 +103,10 @@ impl PerPod {
 pub(super) fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 3] {
     let count = |is_down: fn(&PodFigures) -> bool| pods.iter().filter(|it| is_down(it)).count();
     [
-        ("inbound", count(|pod| !pod.inbound_listener) as u64),
+        (
+            "inbound",
+            count(|pod| pod.inbound_listener == Some(false)) as u64,
+        ),
         (
             "outbound",
             count(|pod| pod.outbound_listener == Some(false)) as u64,

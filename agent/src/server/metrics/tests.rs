@@ -131,7 +131,7 @@ fn single_pods_only_where_they_are_wanted() {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         cookie: 1,
-        inbound_listener: false,
+        inbound_listener: Some(false),
         outbound_listener,
         dns_listener,
         sidecar: Sidecar::Hangs {
