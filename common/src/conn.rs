@@ -241,9 +241,9 @@ impl Destination {
     #[inline(always)]
     #[must_use]
     pub const fn is_for(&self, dialed: Addr, dialed_port: u16, source: Addr, bound: bool) -> bool {
+        // In one comparison: a branch would double the paths that the verifier walks.
         self.dialed.is(dialed)
-            && self.dialed_port == dialed_port
-            && self.retired == 0
+            && (self.dialed_port ^ dialed_port) as u32 | self.retired == 0
             && (bound || self.source.is(source))
     }
 }
