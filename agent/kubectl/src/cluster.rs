@@ -24,6 +24,9 @@ use crate::{
     flags::{Connect, Which},
 };
 
+/// See [`Cluster::labeled`].
+pub type Labeled = Option<BTreeSet<String>>;
+
 /// What the agents' DaemonSet says.
 #[derive(Debug)]
 pub struct WantedAgents {
@@ -120,10 +123,14 @@ impl Cluster {
         listed.await.context("list pods")
     }
 
-    /// Their names, as `namespace/name`.
-    pub async fn pod_names(&self, which: &Which) -> Result<BTreeSet<String>> {
+    /// The names of the pods with the labels that were asked for, as `namespace/name`; `None` without labels: then all pods
+    /// count.
+    pub async fn labeled(&self, which: &Which) -> Result<Labeled> {
+        if which.selector.is_none() {
+            return Ok(None);
+        }
         let pods = self.pods(which).await?;
-        Ok(pods.iter().map(|pod| pod.meta.full_name()).collect())
+        Ok(Some(pods.iter().map(|pod| pod.meta.full_name()).collect()))
     }
 
     /// The pods of the agents.

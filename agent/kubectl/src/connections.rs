@@ -24,7 +24,7 @@ use sidetrack_policy::{
 use crate::{
     ask::{self, Answers},
     cluster::Cluster,
-    flags::{Format, Which},
+    flags::{Format, Which, output_word},
     output,
 };
 
@@ -49,12 +49,7 @@ impl Options {
         if self.which.all_namespaces || self.which.selector.is_some() || self.dot {
             return Err("-A, -l and --dot are for connections without a pod".to_owned());
         }
-        let output =
-            (self.output != Format::Table).then(|| sidetrack_live::trace::name(self.output));
-        Ok(output
-            .map(|name| format!("--output={name}"))
-            .into_iter()
-            .collect())
+        Ok(output_word(self.output).into_iter().collect())
     }
 }
 
@@ -163,15 +158,21 @@ impl Names {
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let which = &options.which;
     cluster.check_namespace(which).await?;
-    let chosen = cluster.pods(which).await?;
-    let node_of: HashMap<String, &str> = chosen
+    let everything = cluster.pods_in(None, Default::default()).await?;
+    let labeled = cluster.labeled(which).await?;
+    let is_chosen = |name: &str| {
+        let namespace = name.split('/').next();
+        (which.all_namespaces || namespace == Some(&*cluster.namespace))
+            && labeled.as_ref().is_none_or(|names| names.contains(name))
+    };
+    let node_of: HashMap<String, &str> = everything
         .iter()
         .filter_map(|pod| Some((pod.meta.full_name(), pod.spec.node_name.as_deref()?)))
+        .filter(|(name, _)| is_chosen(name))
         .collect();
     let mut agents = cluster.some_agents().await?;
     let nodes: BTreeSet<&str> = node_of.values().copied().collect();
     agents.retain(|node, _| nodes.contains(node.as_str()));
-    let everything = cluster.pods_in(None, Default::default()).await?;
     let names = Names::of(&everything, &cluster.all().await?);
     let mut words = vec!["connections", "-o", "json", "--limit", MAX_ROWS];
     if !which.all_namespaces {

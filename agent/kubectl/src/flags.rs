@@ -55,6 +55,11 @@ pub struct Which {
     pub selector: Option<String>,
 }
 
+/// The form of the output as a word for an agent's command; none for its default.
+pub fn output_word(format: Format) -> Option<String> {
+    (format != Format::Table).then(|| format!("--output={}", sidetrack_live::trace::name(format)))
+}
+
 /// A duration greater than 0.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match sidetrack_base::duration::duration(text) {

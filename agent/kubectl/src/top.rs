@@ -6,7 +6,6 @@
 mod source;
 
 use std::{
-    collections::BTreeSet,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
@@ -24,7 +23,7 @@ use sidetrack_live::{
 use self::source::Nodes;
 use crate::{
     ask::{self, Answers},
-    cluster::Cluster,
+    cluster::{Cluster, Labeled},
     flags::{Format, Which},
     output,
 };
@@ -58,17 +57,14 @@ struct ClusterTop {
 struct Wanted {
     namespace: Option<String>,
     /// By `namespace/name`, if labels were given.
-    names: Option<BTreeSet<String>>,
+    names: Labeled,
 }
 
 impl Wanted {
     async fn of(cluster: &Cluster, which: &Which) -> Result<Self> {
         Ok(Self {
             namespace: (!which.all_namespaces).then(|| cluster.namespace.clone()),
-            names: match which.selector {
-                Some(_) => Some(cluster.pod_names(which).await?),
-                None => None,
-            },
+            names: cluster.labeled(which).await?,
         })
     }
 

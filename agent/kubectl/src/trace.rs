@@ -6,7 +6,7 @@
 mod node;
 mod show;
 
-use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
@@ -19,7 +19,7 @@ use self::{
 };
 use crate::{
     cluster::Cluster,
-    flags::{Format, Which},
+    flags::{Format, Which, output_word},
 };
 
 /// How long commands get to end after they are asked to.
@@ -57,28 +57,15 @@ impl Options {
             words.push(format!("--duration={}ms", duration.as_millis()));
         }
         words.extend(self.flags.count.map(|count| format!("--count={count}")));
-        if self.output != Format::Table {
-            let output = sidetrack_live::trace::name(self.output);
-            words.push(format!("--output={output}"));
-        }
+        words.extend(output_word(self.output));
         Ok(words)
     }
-}
-
-/// The pods with labels, by `namespace/name`; `None` without labels: then all pods count.
-type Labeled = Option<BTreeSet<String>>;
-
-async fn labeled(cluster: &Cluster, which: &Which) -> Result<Labeled> {
-    if which.selector.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(cluster.pod_names(which).await?))
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     cluster.check_namespace(&options.which).await?;
     let agents = cluster.some_agents().await?;
-    let mut pods = labeled(cluster, &options.which).await?;
+    let mut pods = cluster.labeled(&options.which).await?;
     let mut words = vec!["trace".to_owned(), "--attended".to_owned()];
     if !options.which.all_namespaces {
         words.push(format!("--namespace={}", cluster.namespace));
@@ -116,7 +103,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             () = &mut over => break,
             signal = &mut signal => { signal?; break }
             _ = relist.tick(), if pods.is_some() => {
-                match labeled(cluster, &options.which).await {
+                match cluster.labeled(&options.which).await {
                     Ok(listed) => pods = listed,
                     Err(error) => show.remark(&format!("{error:#}")),
                 }

@@ -12,7 +12,8 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_live::trace::{Columns, Summary, TraceLine, missing};
 use sidetrack_policy::text::{counted, escaped};
 
-use super::{Labeled, node::Item};
+use super::node::Item;
+use crate::cluster::Labeled;
 use crate::flags::Format;
 
 /// What is known of a node.
