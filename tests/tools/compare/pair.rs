@@ -89,7 +89,7 @@ impl PodPair {
         let wanted = target.policy.return_route();
         self.oracle.route_back(wanted)?;
         self.oracle.routed_back = wanted;
-        self.oracle.flush_mangle_and_raw()?;
+        self.oracle.flush_rules()?;
         match &target.rules {
             Rules::Ours => {
                 for (flag, restore) in [("", "iptables-restore"), ("-6", "ip6tables-restore")] {

@@ -244,17 +244,14 @@ impl PairedPod {
         Ok(())
     }
 
-    /// Only policies in mode TPROXY and those with DNS capture print rules of these tables.
-    pub(super) fn flush_mangle_and_raw(&self) -> Result<()> {
+    /// A policy without rules for a family or a table prints none, which replaces nothing.
+    pub(super) fn flush_rules(&self) -> Result<()> {
         let netns = &self.pod.netns;
         for program in ["iptables", "ip6tables"] {
-            for (table, flag) in [
-                ("mangle", "-F"),
-                ("mangle", "-X"),
-                ("raw", "-F"),
-                ("raw", "-X"),
-            ] {
-                run_words(&["ip", "netns", "exec", netns, program, "-t", table, flag])?;
+            for table in ["nat", "mangle", "raw"] {
+                for flag in ["-F", "-X"] {
+                    run_words(&["ip", "netns", "exec", netns, program, "-t", table, flag])?;
+                }
             }
         }
         Ok(())
