@@ -71,7 +71,7 @@ impl Source {
     /// What is wrong with the source itself.
     pub fn problems(&self) -> Vec<String> {
         match self {
-            Self::Directory(directory) => directory.problem().into_iter().collect(),
+            Self::Directory(_) => Vec::new(),
             Self::Cluster(cluster) => cluster.problems(),
         }
     }

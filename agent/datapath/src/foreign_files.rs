@@ -228,7 +228,7 @@ impl Calls {
         });
         let is_slow = self.slow.contains(holder) || running >= MAX_OF_HOLDER && hang;
         let problem = if is_slow {
-            format!("the file system of another read for {holder} does not answer")
+            format!("its file system does not answer to another read for {holder}")
         } else if running < MAX_OF_HOLDER && self.running.len() < MAX_CALLS {
             return self.make(holder, call);
         } else if self.running.len() >= MAX_CALLS {

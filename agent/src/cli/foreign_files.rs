@@ -10,15 +10,17 @@ use sidetrack_datapath::{
 
 use crate::{
     cni::upkeep::{Removal, Turn},
-    sources::pods_dir::{LinkedStamp, LinkedText},
+    sources::pods_dir::{ListManifests, LookAt, ReadManifest, WatchDirectory},
 };
 
 /// Everything that an agent may ask of it.
 const RUNNERS: &[Runner] = &[
     Runner::of::<ResolvConf>(),
     Runner::of::<OpenNetns>(),
-    Runner::of::<LinkedStamp>(),
-    Runner::of::<LinkedText>(),
+    Runner::of::<ListManifests>(),
+    Runner::of::<LookAt>(),
+    Runner::of::<ReadManifest>(),
+    Runner::of::<WatchDirectory>(),
     Runner::of::<Turn>(),
     Runner::of::<Removal>(),
 ];

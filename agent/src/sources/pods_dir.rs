@@ -4,20 +4,19 @@
 //! an answer to a client waits for a large file, and a small new file waits for two others at most.
 
 mod directory;
-mod linked;
+mod files;
 mod thread;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use tokio::sync::watch as latest;
 
-use self::{directory::Directory, thread::Waiting, watch::Watch};
-pub use self::{
-    directory::Stamp,
-    linked::{LinkedStamp, LinkedText},
-};
+pub use self::files::{ListManifests, LookAt, ReadManifest, Stamp, WatchDirectory};
 use sidetrack_reconcile::Listing;
 
 /// The newest listing, or why there is none.
@@ -28,33 +27,35 @@ type Listed = Option<Result<Listing, String>>;
 pub struct PodsDir {
     path: PathBuf,
     listed: latest::Receiver<Listed>,
-    waiting: Waiting,
 }
 
 impl PodsDir {
-    /// Starts to read and to watch a directory; it must exist.
+    /// Starts to read and to watch a directory. One whose file system does not answer is waited for.
     ///
     /// # Errors
-    /// If it does not.
+    /// If there is no such directory.
     pub fn new(path: &Path) -> Result<Self> {
-        let directory = Directory::new(path)?;
-        let watch = Watch::new(path);
+        match files::is_directory(path) {
+            Ok(true) => {}
+            Ok(false) => bail!(
+                "{} is not a directory; pass one to --pods-dir",
+                path.display()
+            ),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!(
+                        "open the pods directory {}; create it or pass another to --pods-dir",
+                        path.display()
+                    )
+                });
+            }
+        }
         let (sender, listed) = latest::channel(None);
-        let waiting = Waiting::default();
-        thread::start(directory, watch, sender, waiting.clone())?;
+        thread::start(path.to_owned(), sender)?;
         Ok(Self {
             path: path.to_owned(),
             listed,
-            waiting,
-        })
-    }
-
-    /// That its file system does not answer, if so.
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        let path = self.path.display();
-        self.waiting.is_silent().then(|| {
-            format!("list {path}: its file system does not answer; its pods stay as they are")
         })
     }
 

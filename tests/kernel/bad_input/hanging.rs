@@ -68,12 +68,12 @@ fn paths_that_hang_stop_nothing_else() -> Result<()> {
 }
 
 kernel_test!(a_pods_directory_that_hangs_is_a_problem);
-/// Its pods stay as they are, and nothing waits for it.
+/// Its pods stay as they are, and nothing waits for it, the agent's end included.
 fn a_pods_directory_that_hangs_is_a_problem() -> Result<()> {
     const SILENT: &str = "its file system does not answer";
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    let _agent = Agent::start(lab.places())?;
+    let mut agent = Agent::start(lab.places())?;
     lab.enroll("app", &pod, &[])?;
     let said = |says: bool| {
         eventually(Duration::from_secs(10), || {
@@ -96,6 +96,10 @@ fn a_pods_directory_that_hangs_is_a_problem() -> Result<()> {
     );
     drop(hanging);
     said(false)?;
+    let _hanging = HangingFs::mount(&lab.places().pods)?;
+    said(true)?;
+    let took = agent.end(Signal::SIGTERM)?;
+    ensure!(took < Duration::from_secs(5), "{took:?}");
     Ok(())
 }
 

@@ -5,28 +5,23 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    time::{Duration, Instant, SystemTime},
+    time::Instant,
 };
 
-use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::{Result, bail};
 use sidetrack_policy::{
     manifest::{Contents, Document, Problem, parse_pods},
     pod_ref::PodRef,
 };
 use sidetrack_reconcile::Listing;
 
-use super::linked;
+use super::files::{self, Stamp};
 
 /// How many pods all files may have: as many as the maps have rows for.
 const MAX_PODS: usize = 4096;
 /// How many bytes all files may have.
 const MAX_TOTAL: u64 = 64 << 20;
-/// A file that changed less than this ago may change again without another time of change.
-const STAMP_TTL: Duration = Duration::from_millis(100);
 
 /// A directory of manifests.
 #[derive(Debug)]
@@ -57,36 +52,6 @@ struct Known {
 #[derive(Debug, thiserror::Error)]
 #[error("with it the directory would have more than {0}; remove other files")]
 struct NoRoom(String);
-
-/// Shows whether a file has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
-    inode: u64,
-    size: u64,
-    written: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    pub(super) fn of(meta: &fs::Metadata) -> Self {
-        Self {
-            inode: meta.ino(),
-            size: meta.len(),
-            written: (meta.mtime(), meta.mtime_nsec()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        }
-    }
-
-    /// Whether a later change has another stamp: clocks of file systems are coarse.
-    fn is_final(&self) -> bool {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let changed = Duration::new(
-            self.changed.0.max(0) as u64,
-            self.changed.1.clamp(0, 999_999_999) as u32,
-        );
-        since.is_ok_and(|now| now > changed + STAMP_TTL)
-    }
-}
 
 impl Known {
     /// Takes what the file says now. A pod that is not found any more in a file that is partly
@@ -119,42 +84,26 @@ impl Known {
 }
 
 impl Directory {
-    /// A directory; it must exist.
-    pub(super) fn new(path: &Path) -> Result<Self> {
-        let meta = fs::metadata(path).with_context(|| {
-            format!(
-                "open the pods directory {}; create it or pass another to --pods-dir",
-                path.display()
-            )
-        })?;
-        if !meta.is_dir() {
-            bail!(
-                "{} is not a directory; pass one to --pods-dir",
-                path.display()
-            );
-        }
-        Ok(Self {
+    /// A directory.
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
             path: path.to_owned(),
             files: BTreeMap::new(),
             seen: 0,
             reads: 0,
-        })
+        }
     }
 
     /// Looks for files that are new, changed or gone; whether any is gone. The changed ones are still to be read.
-    pub(super) fn scan(&mut self) -> io::Result<bool> {
-        let mut present = BTreeSet::new();
-        for entry in fs::read_dir(&self.path)? {
-            let path = entry?.path();
-            if is_manifest(&path) {
-                present.insert(path);
-            }
-        }
+    pub(super) fn scan(&mut self) -> Result<bool> {
+        let entries = files::list(&self.path)?.into_iter();
+        let entries = entries.map(|entry| (self.path.join(&entry.name), entry));
+        let present: BTreeMap<PathBuf, _> = entries.collect();
         let before = self.files.len();
-        self.files.retain(|path, _| present.contains(path));
+        self.files.retain(|path, _| present.contains_key(path));
         let are_gone = self.files.len() < before;
-        for path in present {
-            let stamp = linked::stamp(&path);
+        for (path, entry) in present {
+            let stamp = files::stamp(&entry, &path);
             let seen = &mut self.seen;
             let known = self.files.entry(path).or_insert_with(|| {
                 *seen += 1;
@@ -195,12 +144,11 @@ impl Directory {
             return false;
         };
         self.reads += 1;
-        // Of a file that is written while it is read, the next scan finds another stamp.
-        let stamp = linked::stamp(&path);
-        let contents = self.contents(&path);
+        let (stamp, contents) = self.contents(&path);
         let Some(known) = self.files.get_mut(&path) else {
             return false;
         };
+        // Of a file that is written while it is read, the next scan finds another stamp.
         known.stamp = stamp.filter(Stamp::is_final);
         if contents.as_ref().is_err_and(|error| error.is::<NoRoom>()) {
             // There may be room at the next scan.
@@ -223,20 +171,24 @@ impl Directory {
     }
 
     /// Reads a file within the bounds of the whole directory.
-    fn contents(&self, path: &Path) -> Result<Contents> {
+    fn contents(&self, path: &Path) -> (Option<Stamp>, Result<Contents>) {
         let others = || self.files.iter().filter(|(other, _)| *other != path);
         let own = self.files.get(path).map_or(0, |known| known.size);
         let read = others().filter(|(_, known)| known.changed.is_none());
         if own + read.map(|(_, known)| known.size).sum::<u64>() > MAX_TOTAL {
             let most = format!("{} MiB", MAX_TOTAL >> 20);
-            bail!(NoRoom(most));
+            return (None, Err(NoRoom(most).into()));
         }
-        let contents = parse_pods(path, &linked::text(path)?)?;
+        let (stamp, text) = files::read(path);
+        let contents = text.and_then(|text| parse_pods(path, &text));
         let pods: usize = others().map(|(_, known)| known.documents.len()).sum();
-        if pods + contents.0.len() > MAX_PODS {
-            bail!(NoRoom(format!("{MAX_PODS} pods")));
-        }
-        Ok(contents)
+        let contents = contents.and_then(|contents| {
+            if pods + contents.0.len() > MAX_PODS {
+                bail!(NoRoom(format!("{MAX_PODS} pods")));
+            }
+            Ok(contents)
+        });
+        (stamp, contents)
     }
 
     /// The pods as the files were last read.
@@ -256,14 +208,6 @@ impl Directory {
             running_counts: false,
         }
     }
-}
-
-fn is_manifest(path: &Path) -> bool {
-    let hidden = path
-        .file_name()
-        .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
 #[cfg(test)]

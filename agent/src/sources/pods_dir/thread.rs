@@ -1,13 +1,11 @@
 //! The thread that reads the files.
 
 use std::{
-    io,
-    sync::Arc,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use parking_lot::Mutex;
 use tokio::sync::watch::Sender;
 
 use super::{Listed, directory::Directory, watch::Watch};
@@ -17,43 +15,20 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// While many files are read, their pods are published this often.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long one operation may take before the file system counts as one that does not answer.
-const SILENT_AFTER: Duration = Duration::from_secs(3);
-
-/// Since when the thread waits for the file system.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Waiting(Arc<Mutex<Option<Instant>>>);
-
-impl Waiting {
-    /// Whether the file system does not answer.
-    pub(super) fn is_silent(&self) -> bool {
-        self.0
-            .lock()
-            .is_some_and(|since| since.elapsed() > SILENT_AFTER)
-    }
-
-    fn set(&self, since: Option<Instant>) {
-        *self.0.lock() = since;
-    }
-}
-
 /// Starts it. It ends when the receiver is dropped.
-pub(super) fn start(
-    directory: Directory,
-    watch: Watch,
-    sender: Sender<Listed>,
-    waiting: Waiting,
-) -> Result<()> {
-    let mut reader = Reader {
-        directory,
-        watch,
-        sender,
-        waiting,
-        published: None,
+pub(super) fn start(path: PathBuf, sender: Sender<Listed>) -> Result<()> {
+    let run = move || {
+        let mut reader = Reader {
+            watch: Watch::new(&path),
+            directory: Directory::new(&path),
+            sender,
+            published: None,
+        };
+        reader.run();
     };
     std::thread::Builder::new()
         .name("pods-dir".to_owned())
-        .spawn(move || reader.run())
+        .spawn(run)
         .context("start the thread that reads the pods directory")?;
     Ok(())
 }
@@ -62,7 +37,6 @@ struct Reader {
     directory: Directory,
     watch: Watch,
     sender: Sender<Listed>,
-    waiting: Waiting,
     published: Option<Instant>,
 }
 
@@ -70,26 +44,37 @@ impl Reader {
     fn run(&mut self) {
         let mut due = true;
         while !self.sender.is_closed() {
-            if due && let Err(error) = self.pass() {
-                // What can be read again is published even if nothing has changed.
-                self.published = None;
-                self.sender.send_replace(Some(Err(error.to_string())));
+            if due {
+                self.pass().unwrap_or_else(|error| self.fail(&error));
             }
-            self.waiting.set(None);
             due = self.watch.wait(LOOK_INTERVAL);
-            self.waiting.set(Some(Instant::now()));
-            if self.watch.is_outdated() {
-                due = true;
-                self.watch.renew();
+            match self.watch.is_outdated() {
+                Ok(true) => {
+                    due = true;
+                    self.watch.renew();
+                }
+                Ok(false) => due |= self.published.is_none(),
+                Err(error) => self.fail(&error.into()),
             }
         }
     }
 
+    /// Publishes why there is no listing. The next one is published even if nothing has changed.
+    fn fail(&mut self, error: &anyhow::Error) {
+        self.published = None;
+        let failed = Some(Err(format!("{error:#}")));
+        self.sender.send_if_modified(|listed| {
+            let is_new =
+                !matches!((&listed, &failed), (Some(Err(old)), Some(Err(new))) if old == new);
+            listed.clone_from(&failed);
+            is_new
+        });
+    }
+
     /// Reads every file that has changed. A file that changes meanwhile takes part.
-    fn pass(&mut self) -> io::Result<()> {
+    fn pass(&mut self) -> Result<()> {
         let mut changed = self.directory.scan()?;
         while self.directory.read_next() {
-            self.waiting.set(Some(Instant::now()));
             changed = true;
             if self.watch.has_event() {
                 self.directory.scan()?;

@@ -1,20 +1,21 @@
 //! Watches a directory of manifests.
 
 use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
+    fs::File,
+    io::{self, Read as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
     thread,
     time::Duration,
 };
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::inotify::AddWatchFlags,
+};
 use tracing::warn;
+
+use super::files;
 
 /// Editors and `kubectl` write in several steps: wait this long for the rest.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
@@ -22,49 +23,26 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 /// A watched directory.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Without one the directory is read each time: containers of root's may hold all inotify instances of the node.
-    watcher: Option<RecommendedWatcher>,
     path: PathBuf,
+    /// Without events the directory is read each time: containers of root's may hold all inotify instances of the node.
+    events: Option<File>,
     inode: Option<u64>,
-    removed: Arc<AtomicBool>,
-    events: mpsc::Receiver<()>,
+    /// Whether the directory itself is no more.
+    was_removed: bool,
 }
 
 impl Watch {
     /// Starts watching; changes from now on are reported.
     pub(super) fn new(path: &Path) -> Self {
-        // One event that waits stands for all.
-        let (sender, events) = mpsc::sync_channel(1);
-        let removed = Arc::new(AtomicBool::new(false));
-        let (own, was_removed) = (path.to_owned(), Arc::clone(&removed));
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if let Ok(event) = &event
-                && event.kind.is_remove()
-                && event.paths.contains(&own)
-            {
-                was_removed.store(true, Ordering::Relaxed);
-            }
-            // Reading the directory is an event too, and no change.
-            let reading =
-                |event: notify::Event| event.kind.is_access() && !is_close_after_write(&event);
-            if !event.is_ok_and(reading) {
-                let _ = sender.try_send(());
-            }
-        })
-        .and_then(|mut watcher| {
-            watcher.watch(path, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        let watcher = watcher.inspect_err(|error| {
+        let events = files::watch(path).inspect_err(|error| {
             let path = path.display();
             warn!("{path} cannot be watched, so it is read twice a second: {error}");
         });
         Self {
-            watcher: watcher.ok(),
             path: path.to_owned(),
-            inode: inode_of(path),
-            removed,
-            events,
+            events: events.ok().map(File::from),
+            inode: files::inode(path).ok(),
+            was_removed: false,
         }
     }
 
@@ -75,36 +53,53 @@ impl Watch {
 
     /// Whether the watched directory has been replaced by another one. The new one may have the old
     /// inode number.
-    pub(super) fn is_outdated(&self) -> bool {
-        let now = inode_of(&self.path);
-        now.is_some() && (now != self.inode || self.removed.load(Ordering::Relaxed))
+    ///
+    /// # Errors
+    /// If the directory cannot be looked at.
+    pub(super) fn is_outdated(&self) -> io::Result<bool> {
+        let now = files::inode(&self.path)?;
+        Ok(Some(now) != self.inode || self.was_removed)
     }
 
     /// Waits for a change, and for the end of a burst of changes; whether there was one in that time.
-    pub(super) fn wait(&self, timeout: Duration) -> bool {
-        if self.watcher.is_none() {
+    pub(super) fn wait(&mut self, timeout: Duration) -> bool {
+        let Some(events) = &self.events else {
             thread::sleep(timeout);
             return true;
+        };
+        let mut polled = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        if poll(&mut polled, timeout) == Ok(0) {
+            return false;
         }
-        let changed = self.events.recv_timeout(timeout).is_ok();
-        if changed {
-            thread::sleep(SETTLE_INTERVAL);
-            self.has_event();
-        }
-        changed
+        thread::sleep(SETTLE_INTERVAL);
+        self.has_event()
     }
 
     /// Whether there was a change since the last call.
-    pub(super) fn has_event(&self) -> bool {
-        self.events.try_recv().is_ok()
+    pub(super) fn has_event(&mut self) -> bool {
+        let mut room = [0; 4096];
+        let mut had_event = false;
+        while let Some(events) = &mut self.events
+            && let Ok(length @ 1..) = events.read(&mut room)
+        {
+            had_event = true;
+            self.was_removed |= has_ended(&room[..length]);
+        }
+        had_event
     }
 }
 
-fn inode_of(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().map(|meta| meta.ino())
-}
-
-fn is_close_after_write(event: &notify::Event) -> bool {
-    use notify::event::{AccessKind, AccessMode, EventKind};
-    event.kind == EventKind::Access(AccessKind::Close(AccessMode::Write))
+/// Whether the kernel says that the watched directory is no more (`IN_IGNORED` of inotify(7)).
+fn has_ended(mut events: &[u8]) -> bool {
+    // struct inotify_event: watch, mask, cookie, and the length of the name that follows.
+    while let Some((head, rest)) = events.split_first_chunk::<16>() {
+        let word =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        if word(4) & AddWatchFlags::IN_IGNORED.bits() != 0 {
+            return true;
+        }
+        events = rest.get(word(12) as usize..).unwrap_or_default();
+    }
+    false
 }

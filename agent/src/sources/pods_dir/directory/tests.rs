@@ -12,7 +12,7 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let directory = Directory::new(dir.path()).unwrap();
+        let directory = Directory::new(dir.path());
         Self { dir, directory }
     }
 
@@ -134,7 +134,7 @@ fn files_that_are_too_large() {
 
 /// Has the times of change of what was written become final.
 fn settle() {
-    std::thread::sleep(super::STAMP_TTL * 2);
+    std::thread::sleep(super::files::STAMP_TTL * 2);
 }
 
 #[test]
