@@ -185,6 +185,16 @@ impl Addr {
         }
     }
 
+    /// fe80::/10: an address that only an interface makes complete (RFC 4291, 2.5.6).
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_link_local(self) -> bool {
+        match self.family() {
+            Family::V4 => false,
+            Family::V6 => u32::from_be(self.to_v6_be()[0]) >> 22 == 0xfe80 >> 6,
+        }
+    }
+
     #[inline(always)]
     const fn first_v4_octet(self) -> u32 {
         u32::from_be(self.to_v4_be()) >> 24

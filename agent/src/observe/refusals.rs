@@ -175,6 +175,9 @@ pub fn cure(rule: Rule) -> &'static str {
             "the application binds its socket to a loopback address and connects to another host: let it bind to no address, or to the pod's"
         }
         Rule::TooManyAddresses => "remove addresses from the pod's interfaces",
+        Rule::LinkLocal => {
+            "the application dials an address of fe80::/10, which no sidecar can reach for it: exclude the range (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges: fe80::/10)"
+        }
         Rule::RoutingHeader => {
             "the application sets an IPv6 routing header (IPV6_RTHDR) or an IPv4 source route (IP_OPTIONS) on its sockets: remove that"
         }

@@ -56,6 +56,10 @@ pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Deci
         {
             Decision::untouched(Rule::BeforeSidecar)
         }
+        // The kernel takes the interface from the dialed address after the rules have decided (`tcp_v6_connect`).
+        Verdict::Redirect { dialed, .. } if dialed.is_link_local() => {
+            Decision::refuse(Rule::LinkLocal)
+        }
         Verdict::Fail { .. } => decision,
         // The rules have evaluated the final address, and the header leads the packets elsewhere first.
         _ if !decision.rule.is_for_owners() && conn.routing_header => {

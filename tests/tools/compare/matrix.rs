@@ -5,7 +5,7 @@ mod passing;
 mod settings;
 
 use std::{
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
     sync::atomic::{AtomicU16, Ordering},
 };
 
@@ -218,6 +218,7 @@ pub fn cases(family: Family, target: &Target, profile: Option<&Profile>) -> Vec<
         matrix.by_query(&mut cases);
     }
     matrix.by_device(&mut cases);
+    matrix.by_link_local(&mut cases);
     matrix.by_routing_header(&mut cases);
     matrix.by_mptcp(&mut cases);
     matrix.by_bound_port(&mut cases);
@@ -357,6 +358,21 @@ impl Matrix {
             for to in [self.fixed.service, self.fixed.own] {
                 let mut dial = dial(creator, ip(to), 80);
                 dial.device = Some("eth0".to_owned());
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// To link-local addresses of the gateway and of the pod itself, with and without an interface.
+    fn by_link_local(&self, cases: &mut Vec<Case>) {
+        if self.family == Family::V4 {
+            return;
+        }
+        for (who, creator) in &self.both {
+            for (to, scope) in [(1, 2), (1, 0), (2, 2), (2, 0), (9, 2)] {
+                let mut dial = dial(creator, Ipv6Addr::UNSPECIFIED.into(), 80);
+                let to = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, to);
+                dial.destination = SocketAddrV6::new(to, dial.destination.port(), 0, scope).into();
                 cases.push(Case::outbound(who, dial));
             }
         }

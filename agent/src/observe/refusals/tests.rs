@@ -68,6 +68,7 @@ fn every_refusal_has_its_own_cure() {
         Rule::BoundDevice => "CAP_NET_RAW",
         Rule::LoopbackSource => "or to the pod's",
         Rule::TooManyAddresses => "remove addresses",
+        Rule::LinkLocal => "fe80::/10",
         Rule::RoutingHeader => "IPV6_RTHDR",
         Rule::SocketOption => "on a connected socket",
         Rule::UnknownTarget => "another program has changed",

@@ -70,6 +70,21 @@ fn a_routing_header_is_refused_unless_the_owner_is_untouched_anyway() {
 }
 
 #[test]
+fn a_captured_link_local_destination_is_refused() {
+    let link_local = Addr::from_v6_be([0xfe80_0000_u32.to_be(), 0, 0, 9_u32.to_be()]);
+    let rule = |owner, destination| {
+        outbound(
+            &default_policy(),
+            &dial(owner, ANY, destination, 80),
+            &Fixture::default(),
+        )
+        .rule
+    };
+    assert_eq!(rule(APP, link_local), Rule::LinkLocal);
+    assert_eq!(rule(PROXY, link_local), Rule::ProxyUid);
+}
+
+#[test]
 fn nothing_is_known_in_a_pod_with_too_many_addresses() {
     let unknown = Fixture {
         unknown: true,

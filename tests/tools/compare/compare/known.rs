@@ -232,6 +232,13 @@ pub fn difference(
         return (lost && (refused || redirected))
             .then_some("SO_BINDTODEVICE: times out under iptables, refused or redirected");
     }
+    if Addr::from(dialed.ip()).is_link_local() {
+        // The redirect to lo of a socket that its destination binds to eth0 can never be answered, either.
+        let is_lost = matches!(oracle, Outcome::Fails(libc::EINPROGRESS | libc::EINVAL));
+        let is_refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
+        return (is_lost && is_refused)
+            .then_some("IPv6 link-local destination: times out under iptables, refused");
+    }
     let is_of_mangle =
         target.policy.mode == Mode::Tproxy && target.policy.dialect.proxy_mark().is_none();
     if case.is_forwarded && is_of_mangle {

@@ -74,9 +74,12 @@ impl PairedPod {
             "-6 route del default",
             "-6 route add fd99::/64 via fd77::fe",
             "address add ::6/128 dev lo",
+            "-6 address flush dev eth0 scope link",
+            "address add fe80::2/64 dev eth0 nodad",
         ] {
             pod.ip(line)?;
         }
+        outside.ip("address add fe80::1/64 dev br0 nodad")?;
         let machine = machine(&mut lab, &pod)?;
         let outside = outside.actor()?;
         for port in [22, 53, 80, 15001, 15008, 15021] {
