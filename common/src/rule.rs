@@ -146,7 +146,7 @@ rules! {
     /// Outcome of a redirected inbound connection: no socket listens on the capture port.
     NoListener = 63, "no-listener", "no sidecar listens on the port that captures the connection, in Istio 15006 unless configured: refused";
     /// Refused: the destination is a link-local address.
-    LinkLocal = 64, "link-local", "the destination is an IPv6 link-local address, and a redirected connection has no interface to go on by: refused";
+    LinkLocal = 64, "link-local", "the destination is an IPv6 link-local address, and its interface is not known: refused";
     /// Refused: the pod has more addresses than the agent follows.
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header or an IPv4 source route.

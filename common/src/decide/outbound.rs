@@ -57,7 +57,10 @@ pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Deci
             Decision::untouched(Rule::BeforeSidecar)
         }
         // The kernel takes the interface from the dialed address after the rules have decided (`tcp_v6_connect`).
-        Verdict::Redirect { dialed, .. } if dialed.is_link_local() => {
+        Verdict::Redirect { .. } if conn.destination.is_link_local() => {
+            Decision::refuse(Rule::LinkLocal)
+        }
+        _ if decision.rule == Rule::OutInterface && conn.destination.is_link_local() => {
             Decision::refuse(Rule::LinkLocal)
         }
         Verdict::Fail { .. } => decision,

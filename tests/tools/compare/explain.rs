@@ -147,6 +147,10 @@ pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
         (Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark, Outcome::Connects(seen)) => {
             seen.accepted_by == case.dial.destination.port()
         }
+        // Without an interface the kernel makes no connection to a link-local address.
+        (Verdict::Assign { .. }, Outcome::Fails(libc::EINVAL)) => {
+            Addr::from(case.dial.destination.ip()).is_link_local()
+        }
         // Not redirected, it failed as it would have without sidetrack.
         (Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark, Outcome::Fails(_)) => true,
         (Verdict::Fail { .. }, Outcome::Connects(_))

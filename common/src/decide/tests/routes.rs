@@ -82,6 +82,13 @@ fn a_captured_link_local_destination_is_refused() {
     };
     assert_eq!(rule(APP, link_local), Rule::LinkLocal);
     assert_eq!(rule(PROXY, link_local), Rule::ProxyUid);
+    // The route of another interface may be the one that was found.
+    let tables = Fixture {
+        device_excluded: true,
+        ..Fixture::default()
+    };
+    let decision = outbound(&default_policy(), &dial(APP, ANY, link_local, 80), &tables);
+    assert_eq!(decision.rule, Rule::LinkLocal);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use lab::protocol::APP;
 use sidetrack_common::{
     addr::Addr,
     target::{is_dedicated, is_shared},
@@ -235,9 +236,24 @@ pub fn difference(
     if Addr::from(dialed.ip()).is_link_local() {
         // The redirect to lo of a socket that its destination binds to eth0 can never be answered, either.
         let is_lost = matches!(oracle, Outcome::Fails(libc::EINPROGRESS | libc::EINVAL));
-        let is_refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
-        return (is_lost && is_refused)
-            .then_some("IPv6 link-local destination: times out under iptables, refused");
+        let by_proxy = case.dial.creator != APP;
+        return match ours {
+            Outcome::Fails(libc::ECONNREFUSED) if is_lost => {
+                Some("IPv6 link-local destination: times out under iptables, refused")
+            }
+            Outcome::Fails(libc::ECONNREFUSED) if !target.policy.excluded_interfaces.is_empty() => {
+                Some(
+                    "IPv6 link-local destination on an excluded interface: untouched under iptables, refused",
+                )
+            }
+            Outcome::Fails(libc::ENETUNREACH) if is_lost => {
+                Some("IPv6 link-local destination without IPv6: EINVAL under iptables, ENETUNREACH")
+            }
+            Outcome::Connects(_) if by_proxy => Some(
+                "a proxy to its pod's link-local address: times out, in mode TPROXY reaches the app under iptables, redirected or the other way round",
+            ),
+            _ => None,
+        };
     }
     let is_of_mangle =
         target.policy.mode == Mode::Tproxy && target.policy.dialect.proxy_mark().is_none();
