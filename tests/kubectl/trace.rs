@@ -162,6 +162,34 @@ fn control_c_ends_all_with_one_summary_and_leaves_nothing() -> Result<()> {
 }
 
 #[test]
+fn a_node_is_believed_about_its_own_pods() -> Result<()> {
+    let nodes = Nodes::two()?;
+    let lines = [
+        event("shop/web-0", "untouched"),
+        event("shop/web-1", "redirect"),
+        event("shop/new", "redirect"),
+    ];
+    let agent = tracing(nodes.dir.path(), "node-2", &lines);
+    nodes.cluster.agent("node-2", agent)?;
+    let child = nodes.start(&["-A"])?;
+    nodes.wait_both()?;
+    interrupt(&child)?;
+    let (out, said) = texts(&child.wait_with_output()?);
+    let of = |pod: &str| {
+        let lines = out.lines().filter(|line| line.starts_with("node-2"));
+        lines.filter(|line| line.contains(pod)).count()
+    };
+    let shown = ["shop/web-0", "shop/web-1", "shop/new"].map(of);
+    // What is not listed may be new. The last line comes twice.
+    ensure!(shown == [0, 1, 2], "{out}");
+    ensure!(
+        said.contains("node node-2: 1 connection of pods that are on other nodes"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_plugin_that_is_killed_leaves_nothing() -> Result<()> {
     let nodes = Nodes::two()?;
     let mut child = nodes.start(&["-A"])?;

@@ -1,7 +1,7 @@
 //! The API server, by kubectl's own kubeconfig.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, HashMap},
     fmt::{self, Debug, Display},
     time::Duration,
 };
@@ -24,8 +24,36 @@ use crate::{
     flags::{Connect, Which},
 };
 
-/// See [`Cluster::labeled`].
-pub type Labeled = Option<BTreeSet<String>>;
+/// Which pods are meant, and where they are. A node's word counts about its own pods.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// By `namespace/name`; `None` of a pod that has no node yet.
+    node_of: HashMap<String, Option<String>>,
+    /// Whether only listed pods are meant, because labels were given.
+    pub only_listed: bool,
+}
+
+/// What a node's word about a pod is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// It counts. A pod that is not listed may be new, or deleted and still running.
+    Counts,
+    /// The pod is not meant.
+    NotMeant,
+    /// The API server lists the pod on another node.
+    Elsewhere,
+}
+
+impl Places {
+    /// What this node's word about a pod, as `namespace/name`, is worth.
+    pub fn word(&self, node: &str, pod: &str) -> Word {
+        match self.node_of.get(pod) {
+            Some(Some(own)) if own != node => Word::Elsewhere,
+            None if self.only_listed => Word::NotMeant,
+            _ => Word::Counts,
+        }
+    }
+}
 
 /// What the agents' DaemonSet says.
 #[derive(Debug)]
@@ -123,14 +151,15 @@ impl Cluster {
         listed.await.context("list pods")
     }
 
-    /// The names of the pods with the labels that were asked for, as `namespace/name`; `None` without labels: then all pods
-    /// count.
-    pub async fn labeled(&self, which: &Which) -> Result<Labeled> {
-        if which.selector.is_none() {
-            return Ok(None);
-        }
-        let pods = self.pods(which).await?;
-        Ok(Some(pods.iter().map(|pod| pod.meta.full_name()).collect()))
+    /// Which pods were asked for, and where they are.
+    pub async fn places(&self, which: &Which) -> Result<Places> {
+        let pods = self.pods(which).await?.into_iter();
+        Ok(Places {
+            node_of: pods
+                .map(|pod| (pod.meta.full_name(), pod.spec.node_name))
+                .collect(),
+            only_listed: which.selector.is_some(),
+        })
     }
 
     /// The pods of the agents.

@@ -159,13 +159,15 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let which = &options.which;
     cluster.check_namespace(which).await?;
     let everything = cluster.pods_in(None, Default::default()).await?;
-    let labeled = cluster.labeled(which).await?;
+    let chosen = match which.selector {
+        Some(_) => &cluster.pods(which).await?,
+        None => &everything,
+    };
     let is_chosen = |name: &str| {
         let namespace = name.split('/').next();
-        (which.all_namespaces || namespace == Some(&*cluster.namespace))
-            && labeled.as_ref().is_none_or(|names| names.contains(name))
+        which.all_namespaces || namespace == Some(&*cluster.namespace)
     };
-    let node_of: HashMap<String, &str> = everything
+    let node_of: HashMap<String, &str> = chosen
         .iter()
         .filter_map(|pod| Some((pod.meta.full_name(), pod.spec.node_name.as_deref()?)))
         .filter(|(name, _)| is_chosen(name))

@@ -19,11 +19,12 @@ use sidetrack_live::{
     screen,
     top::{self, Origin, Settings, TopReport, View},
 };
+use sidetrack_policy::text::counted;
 
 use self::source::Nodes;
 use crate::{
     ask::{self, Answers},
-    cluster::{Cluster, Labeled},
+    cluster::{Cluster, Places, Word},
     flags::{Format, Which},
     output,
 };
@@ -46,6 +47,9 @@ pub struct Options {
     output: Format,
 }
 
+/// What is said of pods that a node has no word about.
+const ELSEWHERE: &str = "are on other nodes, as the API server says, and not shown";
+
 /// The nodes' answers, for programs.
 #[derive(Serialize)]
 struct ClusterTop {
@@ -56,26 +60,29 @@ struct ClusterTop {
 #[derive(Clone, Debug, Default)]
 struct Wanted {
     namespace: Option<String>,
-    /// By `namespace/name`, if labels were given.
-    names: Labeled,
+    places: Places,
 }
 
 impl Wanted {
     async fn of(cluster: &Cluster, which: &Which) -> Result<Self> {
         Ok(Self {
             namespace: (!which.all_namespaces).then(|| cluster.namespace.clone()),
-            names: cluster.labeled(which).await?,
+            places: cluster.places(which).await?,
         })
     }
 
-    /// Removes the other pods. What is wrong with the node stays.
-    fn filter(&self, report: &mut TopReport) {
+    /// Removes the other pods, and how many of them the API server lists on other nodes. What is wrong with the node
+    /// stays.
+    fn filter(&self, report: &mut TopReport) -> usize {
+        let mut elsewhere = 0;
+        let node = &report.node;
         report.pods.retain(|row| {
             let namespace = self.namespace.as_ref();
-            let names = self.names.as_ref();
-            namespace.is_none_or(|namespace| *namespace == row.namespace)
-                && names.is_none_or(|names| names.contains(&row.full_name()))
+            let word = self.places.word(node, &row.full_name());
+            elsewhere += usize::from(word == Word::Elsewhere);
+            word == Word::Counts && namespace.is_none_or(|namespace| *namespace == row.namespace)
         });
+        elsewhere
     }
 }
 
@@ -117,7 +124,14 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         let mut report = answer.unwrap_or_else(|why| TopReport::silent(&node, why));
         // By its name in the cluster.
         report.node = node;
-        wanted.filter(&mut report);
+        let elsewhere = wanted.filter(&mut report);
+        if elsewhere > 0 {
+            let pods = counted(elsewhere as u64, "pod");
+            eprintln!(
+                "kubectl-sidetrack: node {}: {pods} of its answer {ELSEWHERE}",
+                report.node
+            );
+        }
         report
             .pods
             .retain(|row| row.full_name().contains(&options.name));

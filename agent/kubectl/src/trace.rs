@@ -24,7 +24,7 @@ use crate::{
 
 /// How long commands get to end after they are asked to.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How often the pods with the labels are listed again.
+/// How often pods are listed again, where that may change what is shown.
 const RELIST: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ impl Options {
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     cluster.check_namespace(&options.which).await?;
     let agents = cluster.some_agents().await?;
-    let mut pods = cluster.labeled(&options.which).await?;
+    let mut pods = cluster.places(&options.which).await?;
     let mut words = vec!["trace".to_owned(), "--attended".to_owned()];
     if !options.which.all_namespaces {
         words.push(format!("--namespace={}", cluster.namespace));
@@ -102,9 +102,13 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             },
             () = &mut over => break,
             signal = &mut signal => { signal?; break }
-            _ = relist.tick(), if pods.is_some() => {
-                match cluster.labeled(&options.which).await {
-                    Ok(listed) => pods = listed,
+            // All pods of a cluster are many.
+            _ = relist.tick(), if pods.only_listed || show.is_doubtful => {
+                match cluster.places(&options.which).await {
+                    Ok(listed) => {
+                        pods = listed;
+                        show.is_doubtful = false;
+                    }
                     Err(error) => show.remark(&format!("{error:#}")),
                 }
             }

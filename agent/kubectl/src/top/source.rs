@@ -29,12 +29,20 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// How long a trace may be silent: it says every second that it runs.
 const SILENCE: Duration = Duration::from_secs(5);
 
+/// What was listed last.
+struct State {
+    agents: BTreeMap<String, Agent>,
+    wanted: Wanted,
+    /// Whether a node has spoken of pods that are elsewhere by this list: they may have moved.
+    is_doubtful: bool,
+}
+
 /// The nodes that have an agent.
 pub struct Nodes {
     cluster: Cluster,
     which: Which,
     words: [String; 6],
-    state: Mutex<(BTreeMap<String, Agent>, Wanted)>,
+    state: Mutex<State>,
     /// How many are asked at a time.
     asking: Semaphore,
 }
@@ -47,7 +55,11 @@ impl Nodes {
         Ok(Self {
             asking: Semaphore::new(cluster.connect.parallel.into()),
             words: words(options.interval),
-            state: Mutex::new((agents, wanted)),
+            state: Mutex::new(State {
+                agents,
+                wanted,
+                is_doubtful: false,
+            }),
             which: options.which.clone(),
             cluster,
         })
@@ -55,7 +67,7 @@ impl Nodes {
 
     fn agents(&self) -> BTreeMap<String, Agent> {
         let state = self.state.lock();
-        state.0.clone()
+        state.agents.clone()
     }
 
     fn agent(&self, node: &str) -> Result<Agent> {
@@ -63,18 +75,29 @@ impl Nodes {
         agent.with_context(|| format!("node {node} has no agent any more"))
     }
 
-    /// Lists again; whether there are other agents. Without an answer the old list holds.
+    /// Lists again; whether there are other agents. Without an answer the old list holds. All pods of a cluster are many:
+    /// they are listed again only if that may change what is shown.
     async fn relist(&self) -> bool {
-        let listed = tokio::try_join!(
-            self.cluster.agents(),
-            Wanted::of(&self.cluster, &self.which),
-        );
-        let Ok((agents, wanted)) = listed else {
+        let is_due = {
+            let state = self.state.lock();
+            state.is_doubtful || state.wanted.places.only_listed
+        };
+        let wanted = async {
+            match is_due {
+                true => Wanted::of(&self.cluster, &self.which).await.map(Some),
+                false => Ok(None),
+            }
+        };
+        let Ok((agents, wanted)) = tokio::try_join!(self.cluster.agents(), wanted) else {
             return false;
         };
         let mut state = self.state.lock();
-        let is_new = state.0 != agents;
-        *state = (agents, wanted);
+        if let Some(wanted) = wanted {
+            state.wanted = wanted;
+            state.is_doubtful = false;
+        }
+        let is_new = state.agents != agents;
+        state.agents = agents;
         is_new
     }
 
@@ -97,8 +120,8 @@ impl Nodes {
                 answer.unwrap_or_else(|error| TopReport::silent(&agent.node, format!("{error:#}")));
             report.node.clone_from(&agent.node);
             {
-                let state = self.state.lock();
-                state.1.filter(&mut report);
+                let mut state = self.state.lock();
+                state.is_doubtful |= state.wanted.filter(&mut report) > 0;
             }
             if out.send(Update::Report(report)).await.is_err() {
                 return Ok(());

@@ -13,7 +13,7 @@ use sidetrack_live::trace::{Columns, Summary, TraceLine, missing};
 use sidetrack_policy::text::{counted, escaped};
 
 use super::node::Item;
-use crate::cluster::Labeled;
+use crate::cluster::{Places, Word};
 use crate::flags::Format;
 
 /// What is known of a node.
@@ -35,6 +35,10 @@ pub struct Show {
     columns: Columns,
     summary: Summary,
     is_closed: bool,
+    /// How many connections of pods that are on other nodes a node has sent.
+    elsewhere: BTreeMap<String, u64>,
+    /// Whether there were such since the pods were listed: they may have moved.
+    pub is_doubtful: bool,
 }
 
 impl Show {
@@ -55,6 +59,8 @@ impl Show {
             columns: Columns::default(),
             summary: Summary::default(),
             is_closed: false,
+            elsewhere: BTreeMap::new(),
+            is_doubtful: false,
         };
         if show.is_for_people() {
             let header = show.columns.header();
@@ -67,8 +73,8 @@ impl Show {
         matches!(self.format, Format::Table | Format::Wide)
     }
 
-    /// Shows what has come from a node. Without labels all pods are shown.
-    pub fn take(&mut self, item: Item, pods: &Labeled) -> Result<()> {
+    /// Shows what has come from a node.
+    pub fn take(&mut self, item: Item, pods: &Places) -> Result<()> {
         match item {
             Item::Began { node } => {
                 let state = self.nodes.entry(node.clone()).or_default();
@@ -94,14 +100,20 @@ impl Show {
         Ok(())
     }
 
-    fn line(&mut self, node: &str, traced: &TraceLine, pods: &Labeled) -> Result<()> {
+    fn line(&mut self, node: &str, traced: &TraceLine, pods: &Places) -> Result<()> {
         if self.is_over() {
             return Ok(());
         }
         let text = match traced {
             TraceLine::Event(event) => {
-                if pods.as_ref().is_some_and(|pods| !pods.contains(&event.pod)) {
-                    return Ok(());
+                match pods.word(node, &event.pod) {
+                    Word::Counts => {}
+                    Word::NotMeant => return Ok(()),
+                    Word::Elsewhere => {
+                        self.is_doubtful = true;
+                        *self.elsewhere.entry(node.to_owned()).or_default() += 1;
+                        return Ok(());
+                    }
                 }
                 self.summary.add(event);
                 self.columns.line(event)
@@ -152,6 +164,12 @@ impl Show {
     pub fn end(&self) -> ExitCode {
         if self.is_closed {
             return ExitCode::SUCCESS;
+        }
+        for (node, count) in &self.elsewhere {
+            let connections = counted(*count, "connection");
+            self.remark(&format!(
+                "node {node}: {connections} of pods that are on other nodes, as the API server says, are not shown"
+            ));
         }
         let reasons = self.nodes.iter().filter_map(|(node, state)| {
             let silent = match (&state.silent, state.runs) {
