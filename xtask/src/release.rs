@@ -20,8 +20,16 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// Makes the files and lists them.
+/// Makes the files and lists them. A wrong tag and missing notes are refused before anything is built.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    if let Some(tag) = &options.tag {
+        place::check_tag(tag)?;
+    }
+    let notes = records::notes(options.tag.is_none())?;
+    if options.check {
+        print!("{notes}");
+        return Ok(ExitCode::SUCCESS);
+    }
     require_root("release")?;
     let release = Release::begin(options)?;
     let steps = Steps::new();
@@ -51,7 +59,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     chart::package(&release)?;
     chart::manifests(&release)?;
     records::materials(&release, &record_tools)?;
-    records::notes(&release)?;
+    records::write_notes(&release, &notes)?;
     records::provenance(&release)?;
     records::sums(&release)?;
     release.show(&sizes)

@@ -6,7 +6,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
 use crate::{
@@ -20,6 +20,13 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, Args)]
 pub struct Options {
+    /// The tag that the release is for: `v` and the workspace's version. CHANGELOG.md must have a section of that version
+    /// [default: a trial, whose notes may be the section "Unreleased"]
+    #[arg(long, value_name = "TAG")]
+    pub tag: Option<String>,
+    /// Only check the tag and print the release notes; needs no root
+    #[arg(long, requires = "tag")]
+    pub check: bool,
     /// Where the files will be downloaded from; the manifest of krew names it
     #[arg(long, value_name = "URL", default_value = concat!("https://example.com/sidetrack/v", env!("CARGO_PKG_VERSION")))]
     pub url: String,
@@ -145,6 +152,16 @@ impl<'a> Release<'a> {
     }
 }
 
+/// Fails unless a tag names the workspace's version.
+pub fn check_tag(tag: &str) -> Result<()> {
+    ensure!(
+        tag.strip_prefix('v') == Some(VERSION),
+        "the tag {tag} is not v{VERSION}, the workspace's version: \
+         change `version` in Cargo.toml, or tag another commit"
+    );
+    Ok(())
+}
+
 /// A file's name.
 pub fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().display().to_string()
@@ -169,3 +186,6 @@ pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
             .arg(to),
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,21 +116,40 @@ fn take(release: &Release<'_>, arch: Arch) -> Result<()> {
     Ok(())
 }
 
-/// The section of the changelog: the version's, or what is not released yet.
-pub fn notes(release: &Release<'_>) -> Result<()> {
-    let text = fs::read_to_string(root().join("CHANGELOG.md"))?;
-    let section = section(&text, VERSION).or_else(|| section(&text, "Unreleased"));
-    let section = section.context("CHANGELOG.md has no section of this version")?;
-    let path = release.files.join(format!("CHANGES-{VERSION}.md"));
-    fs::write(&path, section).with_context(|| format!("write {}", path.display()))
+/// The notes of a release. They are required.
+pub fn notes(is_trial: bool) -> Result<String> {
+    let path = root().join("CHANGELOG.md");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    notes_in(&text, is_trial)
 }
 
-/// What stands below `## [name]`, up to the next section.
+/// The version's section of a changelog. For a trial, also what is not released yet.
+fn notes_in(changelog: &str, is_trial: bool) -> Result<String> {
+    let unreleased = || section(changelog, "Unreleased").filter(|_| is_trial);
+    section(changelog, VERSION)
+        .or_else(unreleased)
+        .with_context(|| {
+            format!(
+                "CHANGELOG.md has no text below `## [{VERSION}]`: a release needs notes. \
+                 Rename the section \"Unreleased\", or write one"
+            )
+        })
+}
+
+/// Writes the notes into a file of the release.
+pub fn write_notes(release: &Release<'_>, notes: &str) -> Result<()> {
+    let path = release.files.join(format!("CHANGES-{VERSION}.md"));
+    fs::write(&path, notes).with_context(|| format!("write {}", path.display()))
+}
+
+/// What stands below `## [name]`, up to the next section. None if that is headings only.
 fn section(text: &str, name: &str) -> Option<String> {
     let heading = format!("## [{name}]");
     let mut lines = text.lines().skip_while(|line| !line.starts_with(&heading));
     lines.next()?;
     let content: Vec<&str> = lines.take_while(|line| !line.starts_with("## ")).collect();
+    let is_text = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    content.iter().find(|line| is_text(line))?;
     Some(content.join("\n").trim().to_owned() + "\n")
 }
 
