@@ -50,8 +50,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         archs.push(Arch::native());
     }
     let archive = root().join("target/image/sidetrack.oci.tar");
-    let sizes = build(&archs, &options.tag, &archive, true)?;
-    for (arch, bytes) in sizes {
+    let image = build(&archs, &options.tag, &archive, true)?;
+    for (arch, bytes) in image.sizes {
         println!("{}: {:.1} MB", arch.name(), bytes as f64 / 1e6);
     }
     println!(
@@ -63,8 +63,17 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds an index with an image for each architecture, and says how large each is. The same commit gives the same bytes.
-pub fn build(archs: &[Arch], tag: &str, archive: &Path, doctor: bool) -> Result<Vec<(Arch, u64)>> {
+/// An index with an image for each architecture.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Image {
+    /// The index's digest, `sha256:...`. A registry serves the index by it.
+    pub digest: String,
+    /// What each architecture's layers take, in the order of the index.
+    pub sizes: Vec<(Arch, u64)>,
+}
+
+/// Builds the image. The same commit gives the same bytes.
+pub fn build(archs: &[Arch], tag: &str, archive: &Path, doctor: bool) -> Result<Image> {
     setup::for_images()?;
     let dir = root().join("target/image");
     let buildah = Buildah::new(&dir)?;
@@ -85,22 +94,22 @@ pub fn build(archs: &[Arch], tag: &str, archive: &Path, doctor: bool) -> Result<
     let _ = fs::remove_dir_all(&layout);
     buildah.push(&layout, tag)?;
     name(&layout.join("index.json"), tag)?;
-    let sizes = sizes(&layout, archs)?;
+    let image = read(&layout, archs)?;
     let parent = archive.parent().context("a file in a directory")?;
     fs::create_dir_all(parent)?;
     archive::tar(&layout, archive)?;
     fs::remove_dir_all(&layout).with_context(|| format!("remove {}", layout.display()))?;
-    for (arch, bytes) in &sizes {
+    for (arch, bytes) in &image.sizes {
         if *bytes > LARGEST {
             let (name, largest) = (arch.name(), LARGEST / 1_000_000);
             bail!("the image for {name} is larger than {largest} MB: {bytes} bytes");
         }
     }
-    Ok(sizes)
+    Ok(image)
 }
 
-/// What each architecture's layers take, in the order of the index.
-fn sizes(layout: &Path, archs: &[Arch]) -> Result<Vec<(Arch, u64)>> {
+/// The image in a layout.
+fn read(layout: &Path, archs: &[Arch]) -> Result<Image> {
     let read = |path: PathBuf| -> Result<serde_json::Value> {
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         Ok(serde_json::from_str(&text)?)
@@ -115,7 +124,9 @@ fn sizes(layout: &Path, archs: &[Arch]) -> Result<Vec<(Arch, u64)>> {
                 .join(digest.context("a digest")?),
         )
     };
-    let index = blob(&read(layout.join("index.json"))?["manifests"][0])?;
+    let entry = &read(layout.join("index.json"))?["manifests"][0];
+    let digest = entry["digest"].as_str().context("a digest")?.to_owned();
+    let index = blob(entry)?;
     let manifests = index["manifests"]
         .as_array()
         .context("an index of images")?;
@@ -134,7 +145,7 @@ fn sizes(layout: &Path, archs: &[Arch]) -> Result<Vec<(Arch, u64)>> {
             bytes,
         ));
     }
-    Ok(sizes)
+    Ok(Image { digest, sizes })
 }
 
 /// The files of the image.

@@ -55,12 +55,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     packages::krew(&release)?;
     let archive = release.files.join(format!("sidetrack-{VERSION}.oci.tar"));
     let tag = format!("{}:{VERSION}", options.image);
-    let sizes = image::build(&release.archs, &tag, &archive, false)?;
-    chart::package(&release)?;
-    chart::manifests(&release)?;
+    let image = image::build(&release.archs, &tag, &archive, false)?;
+    chart::package(&release, &image.digest)?;
+    chart::manifests(&release, &image.digest)?;
     records::materials(&release, &record_tools)?;
     records::write_notes(&release, &notes)?;
     records::provenance(&release)?;
     records::sums(&release)?;
-    release.show(&sizes)
+    release.show(&image)
 }

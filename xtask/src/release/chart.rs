@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path, process::Command};
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::json;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 
 use super::place::{Release, VERSION, copy_tree, sha256};
 use crate::{
@@ -18,25 +18,14 @@ from helm_sdkpy import Configuration, Package
 asyncio.run(Package(Configuration()).run(sys.argv[1], dest_dir=sys.argv[2]))
 ";
 
-/// The repository in the chart's values.
-const REPOSITORY: &str = "repository: sidetrack\n";
-
-/// The chart as an archive and as an artifact for registries.
-pub fn package(release: &Release<'_>) -> Result<()> {
+/// The chart as an archive and as an artifact for registries. Its values name the image by digest.
+pub fn package(release: &Release<'_>, digest: &str) -> Result<()> {
     let dir = release.scratch("chart")?;
     let chart = dir.join("sidetrack");
     copy_tree(&root().join("deploy/chart"), &chart)?;
     let image = &release.options.image;
-    replace(
-        &chart.join("values.yaml"),
-        REPOSITORY,
-        &format!("repository: {image}\n"),
-    )?;
-    replace(
-        &chart.join("README.md"),
-        "| `image.repository` | `sidetrack` |",
-        &format!("| `image.repository` | `{image}` |"),
-    )?;
+    edit(&chart.join("values.yaml"), |it| values(it, image, digest))?;
+    edit(&chart.join("README.md"), |it| readme(it, image, digest))?;
     let packaged = release.scratch("chart-packaged")?;
     must(
         Command::new(tools().join("python/bin/python"))
@@ -59,12 +48,43 @@ pub fn package(release: &Release<'_>) -> Result<()> {
     artifact(release, &chart, &archive)
 }
 
-fn replace(path: &Path, old: &str, new: &str) -> Result<()> {
+fn edit(path: &Path, change: impl FnOnce(&str) -> Result<String>) -> Result<()> {
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    if !text.contains(old) {
-        bail!("{} has no {old:?}", path.display());
+    let text = change(&text).with_context(|| format!("edit {}", path.display()))?;
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// The chart's values with an image. They are edited as text because their comments document them; what was written is
+/// read back.
+fn values(text: &str, image: &str, digest: &str) -> Result<String> {
+    let text = text
+        .replacen(
+            "\n  repository: sidetrack\n",
+            &format!("\n  repository: {image}\n"),
+            1,
+        )
+        .replacen("\n  digest: \"\"\n", &format!("\n  digest: {digest}\n"), 1);
+    let written: Value = serde_saphyr::from_str(&text)?;
+    let written = &written["image"];
+    ensure!(
+        written["repository"] == image && written["digest"] == digest,
+        "its image is {written}"
+    );
+    Ok(text)
+}
+
+/// The table of these values.
+fn readme(text: &str, image: &str, digest: &str) -> Result<String> {
+    let mut text = text.to_owned();
+    for (value, default, new) in [
+        ("repository", "sidetrack", image),
+        ("digest", "\"\"", digest),
+    ] {
+        let old = format!("| `image.{value}` | `{default}` |");
+        ensure!(text.contains(&old), "there is no {old}");
+        text = text.replace(&old, &format!("| `image.{value}` | `{new}` |"));
     }
-    fs::write(path, text.replace(old, new)).with_context(|| format!("write {}", path.display()))
+    Ok(text)
 }
 
 /// An OCI layout with the chart, as `helm push` would leave it in a registry.
@@ -73,14 +93,15 @@ fn artifact(release: &Release<'_>, chart: &Path, archive: &Path) -> Result<()> {
     let blobs = layout.join("blobs/sha256");
     fs::create_dir_all(&blobs)?;
     // A file's descriptor, and the file where it belongs.
-    let add = |path: &Path, media_type: &str| -> Result<serde_json::Value> {
+    let add = |path: &Path, media_type: &str| -> Result<Value> {
         let sum = sha256(path)?;
         let size = fs::copy(path, blobs.join(&sum))?;
         Ok(json!({"mediaType": media_type, "digest": format!("sha256:{sum}"), "size": size}))
     };
     let scratch = release.work.join("chart-part.json");
     let text = fs::read_to_string(chart.join("Chart.yaml"))?;
-    fs::write(&scratch, metadata(&text)?.to_string())?;
+    let metadata: Value = serde_saphyr::from_str(&text).context("read Chart.yaml")?;
+    fs::write(&scratch, metadata.to_string())?;
     let config = add(&scratch, "application/vnd.cncf.helm.config.v1+json")?;
     let layer = add(
         archive,
@@ -106,44 +127,56 @@ fn artifact(release: &Release<'_>, chart: &Path, archive: &Path) -> Result<()> {
     archive::tar(&layout, &release.files.join(name))
 }
 
-/// Chart.yaml as JSON: it has one text or list of words on each line.
-fn metadata(text: &str) -> Result<serde_json::Value> {
-    let mut fields = serde_json::Map::new();
-    for line in text.lines() {
-        let (key, value) = line
-            .split_once(": ")
-            .with_context(|| format!("Chart.yaml: not understood: {line}"))?;
-        let list = value.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
-        let value = match list {
-            Some(words) => words.split(", ").collect::<Vec<_>>().into(),
-            None => value.trim_matches('"').into(),
-        };
-        fields.insert(key.to_owned(), value);
-    }
-    Ok(fields.into())
-}
-
-/// `install.yaml`: what kustomize makes of `deploy/kubernetes` with the image's name.
-pub fn manifests(release: &Release<'_>) -> Result<()> {
+/// `install.yaml`: what kustomize makes of `deploy/kubernetes` with the image's name and digest.
+pub fn manifests(release: &Release<'_>, digest: &str) -> Result<()> {
     let dir = release.scratch("manifests")?;
-    let plain = root().join("deploy/kubernetes");
-    let kustomization = format!(
-        "kind: Kustomization\nresources: [{}]\nimages: [{{name: sidetrack, newName: {}, newTag: {VERSION}}}]\n",
-        // kustomize takes relative paths only; the directory is two levels below target/.
-        Path::new("../../..")
-            .join(plain.strip_prefix(root())?)
-            .display(),
-        release.options.image
-    );
-    fs::write(dir.join("kustomization.yaml"), kustomization)?;
+    let image = &release.options.image;
+    fs::write(
+        dir.join("kustomization.yaml"),
+        kustomization(image, digest)?,
+    )?;
     let mut kustomize = Command::new("kubectl");
     kustomize
         .args(["kustomize", "--load-restrictor=LoadRestrictionsNone"])
         .arg(&dir);
     let text = answer(&mut kustomize).context("`kubectl kustomize` failed")?;
+    require_image(&text, &format!("{image}@{digest}")).context("install.yaml")?;
     let head = format!("# sidetrack {VERSION}: kubectl apply -f install.yaml\n");
     let path = release.files.join("install.yaml");
     fs::write(&path, head + &text + "\n").with_context(|| format!("write {}", path.display()))
+}
+
+fn kustomization(image: &str, digest: &str) -> Result<String> {
+    let content = json!({
+        "kind": "Kustomization",
+        // kustomize takes relative paths only; the directory is two levels below target/.
+        "resources": ["../../../deploy/kubernetes"],
+        "images": [{"name": "sidetrack", "newName": image, "digest": digest}],
+    });
+    Ok(serde_saphyr::to_string(&content)?)
+}
+
+/// Fails unless every container of some manifests has one image.
+fn require_image(manifests: &str, image: &str) -> Result<()> {
+    let objects: Vec<Value> = serde_saphyr::from_multiple(manifests)?;
+    let mut found = Vec::new();
+    objects.iter().for_each(|it| images(it, &mut found));
+    ensure!(
+        !found.is_empty() && found.iter().all(|it| *it == image),
+        "the images are {found:?}, not only {image}"
+    );
+    Ok(())
+}
+
+fn images<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|it| images(it, found)),
+        Value::Object(fields) => {
+            found.extend(fields.get("image").and_then(Value::as_str));
+            fields.values().for_each(|it| images(it, found));
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use clap::Args;
 use crate::{
     arch::Arch,
     build,
+    image::Image,
     run::{answer, must, root},
 };
 
@@ -30,7 +31,7 @@ pub struct Options {
     /// Where the files will be downloaded from; the manifest of krew names it
     #[arg(long, value_name = "URL", default_value = concat!("https://example.com/sidetrack/v", env!("CARGO_PKG_VERSION")))]
     pub url: String,
-    /// The image's name in the registry that it will be pushed to; the chart and install.yaml name it
+    /// The image's name in the registry that it will be pushed to; the chart and install.yaml name it by digest
     #[arg(
         long,
         value_name = "NAME",
@@ -130,7 +131,7 @@ impl<'a> Release<'a> {
     }
 
     /// Lists what was made.
-    pub fn show(&self, sizes: &[(Arch, u64)]) -> Result<ExitCode> {
+    pub fn show(&self, image: &Image) -> Result<ExitCode> {
         println!("\n{:<54} {:>10}  SHA-256", "FILE", "BYTES");
         for path in self.listing()? {
             let bytes = fs::metadata(&path)?.len();
@@ -140,13 +141,14 @@ impl<'a> Release<'a> {
                 &sha256(&path)?[..16]
             );
         }
-        for (arch, bytes) in sizes {
+        for (arch, bytes) in &image.sizes {
             println!(
                 "image for {}: {:.1} MB compressed",
                 arch.name(),
                 *bytes as f64 / 1e6
             );
         }
+        println!("image: {}@{}", self.options.image, image.digest);
         println!("\nin {}, of commit {}", self.files.display(), self.commit);
         Ok(ExitCode::SUCCESS)
     }
