@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 
 use super::place::{Release, VERSION, copy_tree, sha256};
 use crate::{
@@ -125,22 +126,42 @@ pub fn rpm(release: &Release<'_>, tools: &Tools, arch: Arch) -> Result<()> {
 
 /// The manifest for the plugin.
 pub fn krew(release: &Release<'_>) -> Result<()> {
-    let mut text = format!(
-        "apiVersion: krew.googlecontainertools.github.com/v1alpha2\nkind: Plugin\nmetadata:\n  name: sidetrack\nspec:\n  \
-         version: v{VERSION}\n  shortDescription: Show the sidetrack agents of a whole cluster\n  \
-         description: |\n    Asks the sidetrack agents of all nodes through the API server: which pods are intercepted,\n    \
-         by which rules, and why connections were refused.\n  platforms:\n"
-    );
+    let mut sums = Vec::new();
     for arch in &release.archs {
-        let file = tarball("kubectl-sidetrack", *arch);
-        let sum = sha256(&release.files.join(&file))?;
-        text += &format!(
-            "  - selector:\n      matchLabels:\n        os: linux\n        arch: {}\n    uri: {}/{file}\n    sha256: {sum}\n    \
-             bin: kubectl-sidetrack\n    files:\n    - {{from: kubectl-sidetrack, to: .}}\n    - {{from: LICENSE-MIT, to: .}}\n    - {{from: LICENSE-APACHE, to: .}}\n",
-            arch.name(),
-            release.options.url
-        );
+        let file = release.files.join(tarball("kubectl-sidetrack", *arch));
+        sums.push((*arch, sha256(&file)?));
     }
+    let text = serde_saphyr::to_string(&plugin(&release.options.url, &sums))?;
     let path = release.files.join("krew-sidetrack.yaml");
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
+
+/// The same as an object, with the sums of the archives.
+fn plugin(url: &str, sums: &[(Arch, String)]) -> Value {
+    let files = ["kubectl-sidetrack", "LICENSE-MIT", "LICENSE-APACHE"];
+    let files = files.map(|from| json!({"from": from, "to": "."}));
+    let platform = |(arch, sum): &(Arch, String)| {
+        json!({
+            "selector": {"matchLabels": {"os": "linux", "arch": arch.name()}},
+            "uri": format!("{url}/{}", tarball("kubectl-sidetrack", *arch)),
+            "sha256": sum,
+            "bin": "kubectl-sidetrack",
+            "files": files,
+        })
+    };
+    json!({
+        "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+        "kind": "Plugin",
+        "metadata": {"name": "sidetrack"},
+        "spec": {
+            "version": format!("v{VERSION}"),
+            "shortDescription": "Show the sidetrack agents of a whole cluster",
+            "description": "Asks the sidetrack agents of all nodes through the API server: which pods are intercepted,\n\
+                            by which rules, and why connections were refused.\n",
+            "platforms": sums.iter().map(platform).collect::<Vec<_>>(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests;
