@@ -69,7 +69,7 @@ pub struct Options {
     /// Only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
-    /// Write the table for docs/e2e.md to this file, after each part.
+    /// Write the table for docs/appendix/e2e.md to this file, after each part.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
     /// Leave everything as it is after a failure, to look at it.
