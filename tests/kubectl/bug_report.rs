@@ -109,7 +109,6 @@ fn an_archive_without_secrets() -> Result<()> {
 fn what_each_node_pays() -> Result<()> {
     let cluster = cluster()?;
     let ended = cluster.run(&["cost", "--interval", "200ms"])?;
-    // docs/kubectl.md shows it.
     println!("{}", ended.out);
     let lines: Vec<&str> = ended.out.lines().collect();
     let words = |line: &str| {

@@ -76,7 +76,6 @@ fn one_table_of_all_nodes() -> Result<()> {
         "500ms",
     ];
     let ended = cluster.run(&words)?;
-    // docs/kubectl.md shows it.
     println!("{}{}", ended.out, ended.errors);
     let lines: Vec<Vec<&str>> = ended
         .out

@@ -130,7 +130,6 @@ fn control_c_ends_all_with_one_summary_and_leaves_nothing() -> Result<()> {
     interrupt(&child)?;
     let output = child.wait_with_output()?;
     let (out, said) = texts(&output);
-    // docs/kubectl.md shows it.
     println!("{out}{said}");
     ensure!(output.status.code() == Some(0), "{said}");
     let lines: Vec<&str> = out.lines().collect();
