@@ -212,6 +212,35 @@ fn chosen_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'stat
         .then_some(CHOSEN_SOURCE)
 }
 
+/// Which interface a link-local destination has is not known when the rules are evaluated.
+fn link_local(
+    case: &Case,
+    target: &Target,
+    oracle: &Outcome,
+    ours: &Outcome,
+) -> Option<&'static str> {
+    // The redirect to lo of a socket that its destination binds to eth0 can never be answered, either.
+    let is_lost = matches!(oracle, Outcome::Fails(libc::EINPROGRESS | libc::EINVAL));
+    let by_proxy = case.dial.creator != APP;
+    match ours {
+        Outcome::Fails(libc::ECONNREFUSED) if is_lost => {
+            Some("IPv6 link-local destination: times out under iptables, refused")
+        }
+        Outcome::Fails(libc::ECONNREFUSED) if !target.policy.excluded_interfaces.is_empty() => {
+            Some(
+                "IPv6 link-local destination on an excluded interface: untouched under iptables, refused",
+            )
+        }
+        Outcome::Fails(libc::ENETUNREACH) if is_lost => {
+            Some("IPv6 link-local destination without IPv6: EINVAL under iptables, ENETUNREACH")
+        }
+        Outcome::Connects(_) if by_proxy => Some(
+            "a proxy to its pod's link-local address: times out, in mode TPROXY reaches the app under iptables, redirected or the other way round",
+        ),
+        _ => None,
+    }
+}
+
 /// The name of a difference that is there on purpose; `None` for any other.
 pub fn difference(
     case: &Case,
@@ -234,26 +263,7 @@ pub fn difference(
             .then_some("SO_BINDTODEVICE: times out under iptables, refused or redirected");
     }
     if Addr::from(dialed.ip()).is_link_local() {
-        // The redirect to lo of a socket that its destination binds to eth0 can never be answered, either.
-        let is_lost = matches!(oracle, Outcome::Fails(libc::EINPROGRESS | libc::EINVAL));
-        let by_proxy = case.dial.creator != APP;
-        return match ours {
-            Outcome::Fails(libc::ECONNREFUSED) if is_lost => {
-                Some("IPv6 link-local destination: times out under iptables, refused")
-            }
-            Outcome::Fails(libc::ECONNREFUSED) if !target.policy.excluded_interfaces.is_empty() => {
-                Some(
-                    "IPv6 link-local destination on an excluded interface: untouched under iptables, refused",
-                )
-            }
-            Outcome::Fails(libc::ENETUNREACH) if is_lost => {
-                Some("IPv6 link-local destination without IPv6: EINVAL under iptables, ENETUNREACH")
-            }
-            Outcome::Connects(_) if by_proxy => Some(
-                "a proxy to its pod's link-local address: times out, in mode TPROXY reaches the app under iptables, redirected or the other way round",
-            ),
-            _ => None,
-        };
+        return link_local(case, target, oracle, ours);
     }
     let is_of_mangle =
         target.policy.mode == Mode::Tproxy && target.policy.dialect.proxy_mark().is_none();
