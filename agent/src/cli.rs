@@ -13,6 +13,7 @@ mod events;
 mod explain;
 mod foreign_files;
 mod install_cni;
+mod interception_probe;
 mod man;
 mod offline;
 mod output;
@@ -78,6 +79,8 @@ enum Command {
     InstallCni(install_cni::Options),
     /// Ask the agent whether it is live or ready, through its socket. Exits with 1 if not
     Probe(probe::Options),
+    /// Measure whether a node intercepts, as the two containers of a pod
+    InterceptionProbe(interception_probe::Options),
     /// Check whether this node can run sidetrack
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
@@ -153,6 +156,7 @@ pub fn main() -> ExitCode {
         Command::Cni => Ok(cni::main()),
         Command::InstallCni(options) => install_cni::run(&options),
         Command::Probe(options) => blocking(probe::run(options)),
+        Command::InterceptionProbe(options) => blocking(interception_probe::run(options)),
         Command::Doctor(options) => blocking(doctor::run(options)),
         Command::Cleanup(options) => cleanup::run(&options),
         Command::Version(options) => version::run(&options),

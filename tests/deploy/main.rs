@@ -328,6 +328,10 @@ fn components_do_what_the_charts_values_do() {
         (&["cni"][..], json!({"cni": {"enabled": true}})),
         (&["enroll-all"], json!({"enroll": "injected"})),
         (&["taint"], json!({"removeTaint": true})),
+        (
+            &["interception-probe"],
+            json!({"interceptionProbe": {"enabled": true}}),
+        ),
         (&["webhook"], json!({"webhook": webhook})),
         (
             &["webhook", "enroll-all"],

@@ -2,6 +2,7 @@
 
 mod commands;
 mod explain;
+mod interception_probe;
 mod link_updates;
 mod probes;
 mod restart;

@@ -93,6 +93,50 @@ fn agents_answer() -> Result<()> {
     Ok(())
 }
 
+/// The pods that measure it are ready or not.
+#[test]
+fn interception_that_is_not_measured_is_a_problem() -> Result<()> {
+    let cluster = two(Agent::with(&[known("shop", "web-1", PodState::Enrolled)]))?;
+    let probe = |node: &str, ready: &str| {
+        cluster.api.apply(json!({
+            "kind": "Pod",
+            "metadata": {
+                "name": format!("sidetrack-interception-probe-{node}"), "namespace": "sidetrack-system",
+                "labels": {"app.kubernetes.io/name": "sidetrack-interception-probe"},
+            },
+            "spec": {"nodeName": node, "containers": [{"name": "app"}, {"name": "istio-proxy"}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+        }))
+    };
+    probe("node-1", "True")?;
+    probe("node-2", "True")?;
+    let fine = cluster.run(&["status", "--check"])?;
+    ensure!(fine.code == 0, "{fine:?}");
+    ensure!(
+        fine.out.contains("interception measured on 2 of 2"),
+        "{fine:?}"
+    );
+    probe("node-2", "False")?;
+    let failed = cluster.run(&["status", "--check"])?;
+    ensure!(failed.code == 1, "{failed:?}");
+    ensure!(
+        failed.out.contains("interception measured on 1 of 2"),
+        "{failed:?}"
+    );
+    ensure!(
+        failed
+            .out
+            .contains("node-2: its interception probe is not ready"),
+        "{failed:?}"
+    );
+    let report = cluster.run(&["status", "-o", "json"])?.json()?;
+    ensure!(
+        report["probes"] == json!({"intercept": 1, "pods": 2}),
+        "{report}"
+    );
+    Ok(())
+}
+
 #[test]
 fn an_agent_that_hangs_does_not_hold_up_the_others() -> Result<()> {
     let cluster = two(Agent::Hangs)?;

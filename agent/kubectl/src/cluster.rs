@@ -67,6 +67,9 @@ pub struct WantedAgents {
 /// The label of the agents' pods, and of their DaemonSet.
 const AGENTS: &str = "app.kubernetes.io/name=sidetrack";
 
+/// The label of the pods that measure whether their nodes intercept.
+const INTERCEPTION_PROBES: &str = "app.kubernetes.io/name=sidetrack-interception-probe";
+
 /// How long the API server may take for one answer.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -166,6 +169,12 @@ impl Cluster {
     pub async fn agents_pods(&self) -> Result<Vec<Pod>> {
         let api = Api::namespaced(self.client.clone(), &self.connect.agents_namespace);
         list(api, ListParams::default().labels(AGENTS)).await
+    }
+
+    /// The pods that measure whether their nodes intercept, if they are installed.
+    pub async fn interception_probes(&self) -> Result<Vec<Pod>> {
+        let api = Api::namespaced(self.client.clone(), &self.connect.agents_namespace);
+        list(api, ListParams::default().labels(INTERCEPTION_PROBES)).await
     }
 
     /// What the agents' DaemonSet says.

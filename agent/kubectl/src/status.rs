@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 
-use self::report::{AgentReport, ClusterReport, NodeRow};
+use self::report::{AgentReport, ClusterReport, NodeRow, Probes};
 use crate::{
     ask::{self, Answers},
     cluster::Cluster,
@@ -39,10 +39,11 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         all_namespaces: true,
         selector: None,
     };
-    let (agents, pods, labels) = tokio::try_join!(
+    let (agents, pods, labels, probes) = tokio::try_join!(
         cluster.agents(),
         cluster.pods(&which),
         cluster.namespace_labels(),
+        cluster.interception_probes(),
     )?;
     let (nodes, wanted) = tokio::join!(cluster.linux_nodes(), cluster.wanted_agents());
     // Agents without an answer are not asked for their pods, so that one that hangs costs its deadline once.
@@ -70,6 +71,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let rows = pods::rows(&pods, &labels, &agents, &known, &Scope::All);
     let mut report = ClusterReport::of(&agents, answers, (nodes, wanted), &rows);
     report.unanswered.extend(listless);
+    report.add_probes(&probes);
     if agents.is_empty() {
         report.unanswered.insert(0, cluster.no_agent());
     }
@@ -167,7 +169,11 @@ fn agents_line(report: &ClusterReport) -> String {
     let wanted = report.wanted_agents.map_or_else(String::new, |wanted| {
         format!("; {wanted} should have an agent")
     });
-    format!("nodes: {}{wanted}\n\n", counts.join(", "))
+    let measured = report.probes.as_ref().map_or_else(String::new, |probes| {
+        let Probes { intercept, pods } = probes;
+        format!("; interception measured on {intercept} of {pods}")
+    });
+    format!("nodes: {}{wanted}{measured}\n\n", counts.join(", "))
 }
 
 /// The first lines, and how many more there are.

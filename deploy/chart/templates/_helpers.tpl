@@ -8,6 +8,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/name: sidetrack-webhook
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
+{{- define "sidetrack.probeSelectorLabels" -}}
+app.kubernetes.io/name: sidetrack-interception-probe
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
 {{- /* What every object has beside its name and instance. */}}
 {{- define "sidetrack.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,8 @@ pub struct ClusterReport {
     pub nodes: Vec<NodeRow>,
     /// How many nodes should have an agent, if the DaemonSet says so.
     pub wanted_agents: Option<u32>,
+    /// What interception probes have measured, if there are any.
+    pub probes: Option<Probes>,
     /// Labeled pods that are not intercepted.
     pub not_intercepted: Vec<Missed>,
     /// Labeled pods of nodes whose agent does not answer. Those that it has enrolled stay intercepted.
@@ -51,6 +53,15 @@ pub struct ClusterReport {
     pub notes: Vec<String>,
     /// What is wrong.
     pub problems: Vec<String>,
+}
+
+/// How many of the pods that measure it have seen connections intercepted.
+#[derive(Debug, Serialize)]
+pub struct Probes {
+    /// Those that have.
+    pub intercept: usize,
+    /// All.
+    pub pods: usize,
 }
 
 /// A node.
@@ -100,6 +111,26 @@ impl ClusterReport {
             *counts.entry(node.state.as_str()).or_default() += 1;
         }
         counts
+    }
+
+    /// Adds what the pods that measure interception have found.
+    pub fn add_probes(&mut self, pods: &[Pod]) {
+        if pods.is_empty() {
+            return;
+        }
+        let failing: Vec<&Pod> = pods.iter().filter(|pod| !is_ready(pod)).collect();
+        self.probes = Some(Probes {
+            intercept: pods.len() - failing.len(),
+            pods: pods.len(),
+        });
+        self.problems.extend(failing.into_iter().map(|pod| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            let (node, name) = (node.unwrap_or("no node"), pod.name_any());
+            let namespace = pod.namespace().unwrap_or_default();
+            format!(
+                "{node}: its interception probe is not ready: kubectl logs -n {namespace} {name} -c app says what it has measured"
+            )
+        }));
     }
 
     /// Puts the answers together. `nodes` may be unknown to a user who may not list them.
@@ -156,6 +187,7 @@ impl ClusterReport {
         Self {
             nodes: rows_of_nodes,
             wanted_agents,
+            probes: None,
             not_intercepted: pods_of(rows, Row::is_missed),
             not_known: pods_of(rows, Row::is_unknown),
             unanswered,
@@ -184,6 +216,12 @@ impl NodeRow {
             sidecars: answer.and_then(|answer| answer.sidecars),
         }
     }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions = conditions.flatten();
+    conditions.any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
 fn kernel(node: &Node) -> (String, Option<String>) {
