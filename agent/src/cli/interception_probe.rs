@@ -24,7 +24,7 @@ use tokio::{
 
 use super::output;
 
-/// What is dialed to be redirected: addresses for documentation, which nobody has (RFC 5737, RFC 3849).
+/// What is dialed to be redirected: addresses for documentation, which no host has (RFC 5737, RFC 3849).
 const DIALED: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 80),
     SocketAddr::new(
@@ -187,7 +187,7 @@ async fn check() -> Result<()> {
     let dialed = destination()?;
     match timeout(WAIT, ask(dialed)).await {
         Err(_) => bail!(
-            "a connection to {dialed} was not redirected: it left the pod, and nobody has that address"
+            "a connection to {dialed} was not redirected: it left the pod, and no host has that address"
         ),
         Ok(answer) => {
             let answer = answer

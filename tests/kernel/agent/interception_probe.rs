@@ -11,7 +11,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 
-const NOBODY: u32 = 65532;
+const APP_USER: u32 = 65532;
 
 /// The status and the text of the answer to kubelet.
 fn answer(pod: &PodNet) -> String {
@@ -38,7 +38,7 @@ fn an_interception_probe_is_ready_while_its_pod_is_intercepted() -> Result<()> {
         let words = [&["interception-probe"], words].concat();
         Process::start(&mut pod.command(user, &program, &words))
     };
-    let app = part(NOBODY, &["app", "--interval", "100ms"])?;
+    let app = part(APP_USER, &["app", "--interval", "100ms"])?;
     let sidecar = part(1337, &["sidecar"])?;
     wait_for(&pod, "was not redirected")?;
     wait_for(&pod, "503")?;
