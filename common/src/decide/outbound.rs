@@ -56,11 +56,12 @@ pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Deci
         {
             Decision::untouched(Rule::BeforeSidecar)
         }
-        // The kernel takes the interface from the dialed address after the rules have decided (`tcp_v6_connect`).
+        // The kernel takes the interface from the dialed address after the rules have decided (`tcp_v6_connect`). It may
+        // also lead an address of the pod out of it.
         Verdict::Redirect { .. } if conn.destination.is_link_local() => {
             Decision::refuse(Rule::LinkLocal)
         }
-        _ if decision.rule == Rule::OutInterface && conn.destination.is_link_local() => {
+        Verdict::Untouched if is_for_own_pod(&decision) && conn.destination.is_link_local() => {
             Decision::refuse(Rule::LinkLocal)
         }
         Verdict::Fail { .. } => decision,
@@ -70,6 +71,15 @@ pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Deci
         }
         _ => decision,
     }
+}
+
+/// Whether it leaves a connection alone because its destination is an address of the pod.
+#[inline(always)]
+const fn is_for_own_pod(decision: &Decision) -> bool {
+    matches!(
+        decision.rule,
+        Rule::SelfSource | Rule::NotProxyUidLocal | Rule::NotProxyGidLocal | Rule::OverLo
+    )
 }
 
 /// Whether a connection that the proxy's socket made goes to the inbound port after all: rules 4a and 5a
@@ -134,7 +144,9 @@ fn by_rules(
         return capture(dns.port(), Rule::DnsTcp, server);
     }
     // 1
-    if let Some(position) = route.excluded() {
+    if let Some(position) = route.excluded()
+        && !conn.destination.is_link_local()
+    {
         return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
     }
     if let Some(decision) = ahead.decision() {

@@ -52,6 +52,7 @@ struct Fixture {
     ranges: Vec<(List, Addr)>,
     owners: HashMap<(u16, u32), u32>,
     device_excluded: bool,
+    link_local_own: bool,
     local_excluded: bool,
     no_default_route: bool,
     group_route: bool,
@@ -103,6 +104,9 @@ impl Tables for Fixture {
             .iter()
             .any(|own| own.is(addr))
         {
+            return local(addr);
+        }
+        if self.link_local_own && addr.is_link_local() {
             return local(addr);
         }
         if self.no_default_route {

@@ -87,8 +87,20 @@ fn a_captured_link_local_destination_is_refused() {
         device_excluded: true,
         ..Fixture::default()
     };
-    let decision = outbound(&default_policy(), &dial(APP, ANY, link_local, 80), &tables);
-    assert_eq!(decision.rule, Rule::LinkLocal);
+    for (owner, rule) in [(APP, Rule::LinkLocal), (PROXY, Rule::ProxyUid)] {
+        let conn = dial(owner, ANY, link_local, 80);
+        assert_eq!(outbound(&default_policy(), &conn, &tables).rule, rule);
+    }
+    // Nor does an address of the pod say that the connection stays in it.
+    let own = Fixture {
+        link_local_own: true,
+        ..Fixture::default()
+    };
+    let conn = dial(APP, ANY, link_local, 80);
+    assert_eq!(
+        outbound(&default_policy(), &conn, &own).rule,
+        Rule::LinkLocal
+    );
 }
 
 #[test]

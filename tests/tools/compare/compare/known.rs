@@ -219,23 +219,23 @@ fn link_local(
     oracle: &Outcome,
     ours: &Outcome,
 ) -> Option<&'static str> {
-    // The redirect to lo of a socket that its destination binds to eth0 can never be answered, either.
-    let is_lost = matches!(oracle, Outcome::Fails(libc::EINPROGRESS | libc::EINVAL));
+    let dialed = case.dial.destination;
     let by_proxy = case.dial.creator != APP;
-    match ours {
-        Outcome::Fails(libc::ECONNREFUSED) if is_lost => {
+    let is_own = dialed.ip() == ip("fe80::2");
+    let by_interface = is_own || !target.policy.excluded_interfaces.is_empty();
+    let reaches =
+        |it: &Outcome| matches!(it, Outcome::Connects(seen) if seen.accepted_by == dialed.port());
+    let is_refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
+    match oracle {
+        // The redirect to lo of a socket that its destination binds to eth0 can never be answered.
+        Outcome::Fails(libc::EINPROGRESS | libc::EINVAL) if is_refused => {
             Some("IPv6 link-local destination: times out under iptables, refused")
         }
-        Outcome::Fails(libc::ECONNREFUSED) if !target.policy.excluded_interfaces.is_empty() => {
-            Some(
-                "IPv6 link-local destination on an excluded interface: untouched under iptables, refused",
-            )
-        }
-        Outcome::Fails(libc::ENETUNREACH) if is_lost => {
-            Some("IPv6 link-local destination without IPv6: EINVAL under iptables, ENETUNREACH")
-        }
-        Outcome::Connects(_) if by_proxy => Some(
-            "a proxy to its pod's link-local address: times out, in mode TPROXY reaches the app under iptables, redirected or the other way round",
+        _ if reaches(oracle) && is_refused && by_interface && !by_proxy => Some(
+            "IPv6 link-local destination of the pod or an excluded interface: untouched under iptables, refused",
+        ),
+        Outcome::Fails(libc::EINPROGRESS) if by_proxy && is_own && reaches(ours) => Some(
+            "a proxy to its pod's link-local address: times out under iptables, reaches the app",
         ),
         _ => None,
     }
