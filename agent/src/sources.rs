@@ -23,10 +23,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// A directory; it must exist.
+    /// A directory. One whose file system does not answer is waited for.
     ///
     /// # Errors
-    /// If it does not, or cannot be watched.
+    /// If there is no such directory.
     pub fn directory(path: &Path) -> Result<Self> {
         Ok(Self::Directory(PodsDir::new(path)?))
     }

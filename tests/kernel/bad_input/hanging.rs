@@ -67,6 +67,42 @@ fn paths_that_hang_stop_nothing_else() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(a_link_that_answers_later_is_read_then);
+/// No event says so. Links beyond those that are waited for hold up nothing else.
+fn a_link_that_answers_later_is_read_then() -> Result<()> {
+    const LINKS: usize = 20;
+    let lab = Lab::new()?;
+    let dir = lab.dir().join("hanging");
+    fs::create_dir(&dir)?;
+    let hanging = HangingFs::mount(&dir)?;
+    let _agent = Agent::start(lab.places())?;
+    for number in 0..LINKS {
+        let link = lab.places().pods.join(format!("a-{number:02}.yaml"));
+        symlink(dir.join("manifest.yaml"), link)?;
+    }
+    let own = "kind: Pod\nmetadata: {name: own, namespace: test}\n";
+    fs::write(lab.places().pods.join("own.yaml"), own)?;
+    let said = |words: &str, count: usize| {
+        eventually(Duration::from_secs(20), || {
+            let problems = lab.places().problems()?;
+            ensure!(problems.matches(words).count() == count, "{problems}");
+            Ok(())
+        })
+    };
+    said("does not answer", 8)?;
+    said("8 other links", LINKS - 8)?;
+    ensure!(lab.places().pod("test/own")?.is_some(), "it was not read");
+    drop(hanging);
+    fs::write(
+        dir.join("manifest.yaml"),
+        "kind: Pod\nmetadata: {name: other}\n",
+    )?;
+    // All of them name the same pod.
+    said("a-00.yaml", 0)?;
+    said("does not answer", 0)?;
+    Ok(())
+}
+
 kernel_test!(a_pods_directory_that_hangs_is_a_problem);
 /// Its pods stay as they are, and nothing waits for it, the agent's end included.
 fn a_pods_directory_that_hangs_is_a_problem() -> Result<()> {

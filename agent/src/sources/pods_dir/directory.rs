@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -20,6 +21,8 @@ use super::files::{self, Stamp};
 
 /// How many pods all files may have: as many as the maps have rows for.
 const MAX_PODS: usize = 4096;
+/// How many links are waited for. When that many do not answer, further links are not read.
+const MAX_SILENT_LINKS: usize = 8;
 /// How many bytes all files may have.
 const MAX_TOTAL: u64 = 64 << 20;
 
@@ -46,6 +49,9 @@ struct Known {
     stamp: Option<Stamp>,
     /// When it was found to have changed, until it is read.
     changed: Option<Instant>,
+    is_link: bool,
+    /// Whether its file system did not answer.
+    is_silent: bool,
 }
 
 /// A file that is beyond a bound of the whole directory.
@@ -54,6 +60,18 @@ struct Known {
 struct NoRoom(String);
 
 impl Known {
+    /// It could not be read. The pods it named last stay as they are. Returns whether that is news.
+    fn fail(&mut self, path: &Path, error: &anyhow::Error) -> bool {
+        let problems = vec![Problem {
+            origin: path.display().to_string(),
+            message: format!("{error:#}; the pods it named last stay as they are"),
+        }];
+        self.changed = None;
+        let is_news = self.problems != problems;
+        self.problems = problems;
+        is_news
+    }
+
     /// Takes what the file says now. A pod that is not found any more in a file that is partly
     /// unreadable, or that has been emptied (often only for a moment), keeps its last manifest.
     fn replace(&mut self, path: &Path, now: Vec<Document>, problems: Vec<Problem>) {
@@ -94,18 +112,26 @@ impl Directory {
         }
     }
 
-    /// Looks for files that are new, changed or gone; whether any is gone. The changed ones are still to be read.
+    /// Looks for files that are new, changed or gone; whether the listing is another one by that. The changed ones are
+    /// still to be read.
     pub(super) fn scan(&mut self) -> Result<bool> {
         let entries = files::list(&self.path)?.into_iter();
         let entries = entries.map(|entry| (self.path.join(&entry.name), entry));
         let present: BTreeMap<PathBuf, _> = entries.collect();
         let before = self.files.len();
         self.files.retain(|path, _| present.contains_key(path));
-        let are_gone = self.files.len() < before;
+        let mut is_other = self.files.len() < before;
+        let mut silent = 0;
         for (path, entry) in present {
-            let stamp = files::stamp(&entry, &path);
+            let stamp = match entry.stamp {
+                Some(stamp) => Ok(stamp),
+                None if silent >= MAX_SILENT_LINKS => Err(io::Error::other(format!(
+                    "it is not read, since {MAX_SILENT_LINKS} other links lead to file systems that do not answer"
+                ))),
+                None => files::look_behind(&path),
+            };
             let seen = &mut self.seen;
-            let known = self.files.entry(path).or_insert_with(|| {
+            let known = self.files.entry(path.clone()).or_insert_with(|| {
                 *seen += 1;
                 Known {
                     order: *seen,
@@ -113,12 +139,27 @@ impl Directory {
                     ..Known::default()
                 }
             });
-            known.size = stamp.map_or(0, |stamp| stamp.size);
-            if stamp.is_none() || known.stamp != stamp {
-                known.changed.get_or_insert_with(Instant::now);
+            known.is_link = entry.stamp.is_none();
+            known.size = stamp.as_ref().map_or(0, |stamp| stamp.size);
+            match stamp {
+                Ok(stamp) if known.stamp == Some(stamp) && !known.is_silent => {}
+                // Reading says what is wrong with a link to nothing.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    silent += 1;
+                    known.is_silent = true;
+                    is_other |= known.fail(&path, &error.into());
+                }
+                _ => {
+                    known.changed.get_or_insert_with(Instant::now);
+                }
             }
         }
-        Ok(are_gone)
+        Ok(is_other)
+    }
+
+    /// Whether a file's file system did not answer: that it answers again is no event.
+    pub(super) fn has_silent(&self) -> bool {
+        self.files.values().any(|known| known.is_silent)
     }
 
     /// The changed file to read next: in turns the smallest and the one that has waited longest. So a small file waits
@@ -155,16 +196,17 @@ impl Directory {
             known.stamp = None;
         }
         known.changed = None;
+        known.is_silent = stamp.is_none()
+            && contents
+                .as_ref()
+                .is_err_and(|error| error.is::<io::Error>());
         match contents {
             Ok((documents, problems)) => {
                 known.unread = !problems.is_empty() && known.unread;
                 known.replace(&path, documents, problems);
             }
             Err(error) => {
-                known.problems = vec![Problem {
-                    origin: path.display().to_string(),
-                    message: format!("{error:#}; the pods it named last stay as they are"),
-                }];
+                known.fail(&path, &error);
             }
         }
         true
@@ -179,7 +221,8 @@ impl Directory {
             let most = format!("{} MiB", MAX_TOTAL >> 20);
             return (None, Err(NoRoom(most).into()));
         }
-        let (stamp, text) = files::read(path);
+        let is_link = self.files.get(path).is_some_and(|known| known.is_link);
+        let (stamp, text) = files::read(path, is_link);
         let contents = text.and_then(|text| parse_pods(path, &text));
         let pods: usize = others().map(|(_, known)| known.documents.len()).sum();
         let contents = contents.and_then(|contents| {

@@ -26,7 +26,7 @@ use sidetrack_policy::manifest::read_text;
 const MAX_FILES: usize = 16 << 10;
 /// How long the directory's own file system may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How long that behind a link may take: all other files wait for it.
+/// How long the one behind a link may take: all other files wait for it.
 const LINK_TIMEOUT: Duration = Duration::from_millis(500);
 /// A file that changed less than this ago may change again without another time of change.
 pub(super) const STAMP_TTL: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ impl Stamp {
 pub(super) struct Entry {
     pub(super) name: OsString,
     /// `None` of a link: what it leads to is looked at by itself.
-    stamp: Option<Stamp>,
+    pub(super) stamp: Option<Stamp>,
 }
 
 /// The manifests of a directory, as JSON in memory.
@@ -88,7 +88,8 @@ impl Job for ListManifests {
                 continue;
             }
             if entries.len() == MAX_FILES {
-                let text = format!("it has more than {MAX_FILES} manifests; remove some");
+                let text =
+                    format!("it has more than {MAX_FILES} manifests, so none is read; remove some");
                 return Err(io::Error::other(text));
             }
             // A file that has just been removed is none.
@@ -161,9 +162,9 @@ pub(super) fn list(directory: &Path) -> Result<Vec<Entry>> {
     Ok(serde_json::from_str(&text_of(memory)?)?)
 }
 
-/// What a manifest is like; `None` if that cannot be read.
-pub(super) fn stamp(entry: &Entry, path: &Path) -> Option<Stamp> {
-    entry.stamp.or_else(|| look(path, LINK_TIMEOUT).ok())
+/// What the file behind a link is like.
+pub(super) fn look_behind(link: &Path) -> io::Result<Stamp> {
+    look(link, LINK_TIMEOUT)
 }
 
 /// The inode of a directory.
@@ -181,10 +182,11 @@ fn look(path: &Path, timeout: Duration) -> io::Result<Stamp> {
     Ok(stamp)
 }
 
-/// What a file was like before it was read, if it answers, and its text.
-pub(super) fn read(path: &Path) -> (Option<Stamp>, Result<String>) {
+/// What a file was like before it was read, if its file system answers, and its text.
+pub(super) fn read(path: &Path, is_link: bool) -> (Option<Stamp>, Result<String>) {
+    let timeout = if is_link { LINK_TIMEOUT } else { TIMEOUT };
     let job = ReadManifest(path.into());
-    match foreign_files::wait(&holder(path), &job, LINK_TIMEOUT) {
+    match foreign_files::wait(&holder(path), &job, timeout) {
         Ok(((stamp, None), memory)) => (Some(stamp), text_of(memory)),
         Ok(((stamp, Some(problem)), _)) => (Some(stamp), Err(anyhow!(problem))),
         Err(error) => (None, Err(error.into())),
@@ -212,7 +214,7 @@ fn text_of(memory: Option<OwnedFd>) -> Result<String> {
     Ok(text)
 }
 
-/// Each path has a quota of its own: a link that hangs holds up no other file.
+/// Each path has a quota of its own, so that a link that hangs keeps no other file from being read.
 fn holder(path: &Path) -> String {
     path.display().to_string()
 }

@@ -12,6 +12,8 @@ use super::{Listed, directory::Directory, watch::Watch};
 
 /// How often changes are looked for that cause no event: another directory in place of the watched one.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Files whose file system did not answer are read again this often.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// While many files are read, their pods are published this often.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -23,6 +25,7 @@ pub(super) fn start(path: PathBuf, sender: Sender<Listed>) -> Result<()> {
             directory: Directory::new(&path),
             sender,
             published: None,
+            scanned: Instant::now(),
         };
         reader.run();
     };
@@ -38,6 +41,7 @@ struct Reader {
     watch: Watch,
     sender: Sender<Listed>,
     published: Option<Instant>,
+    scanned: Instant,
 }
 
 impl Reader {
@@ -53,7 +57,11 @@ impl Reader {
                     due = true;
                     self.watch.renew();
                 }
-                Ok(false) => due |= self.published.is_none(),
+                Ok(false) => {
+                    let is_retry = self.directory.has_silent();
+                    due |= self.published.is_none();
+                    due |= is_retry && self.scanned.elapsed() >= RETRY_INTERVAL;
+                }
                 Err(error) => self.fail(&error.into()),
             }
         }
@@ -73,18 +81,18 @@ impl Reader {
 
     /// Reads every file that has changed. A file that changes meanwhile takes part.
     fn pass(&mut self) -> Result<()> {
+        self.scanned = Instant::now();
         let mut changed = self.directory.scan()?;
         while self.directory.read_next() {
             changed = true;
-            if self.watch.has_event() {
-                self.directory.scan()?;
-            }
+            let is_other = self.watch.has_event() && self.directory.scan()?;
             // The first listing has all files.
             let is_due = |published: Instant| published.elapsed() >= PUBLISH_INTERVAL;
             if self.published.is_some_and(is_due) {
                 self.publish();
                 changed = false;
             }
+            changed |= is_other;
         }
         if changed || self.published.is_none() {
             self.publish();

@@ -34,6 +34,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Starts watching; changes from now on are reported.
     pub(super) fn new(path: &Path) -> Self {
+        // Before it is watched: one that takes its place in between is another one.
+        let inode = files::inode(path).ok();
         let events = files::watch(path).inspect_err(|error| {
             let path = path.display();
             warn!("{path} cannot be watched, so it is read twice a second: {error}");
@@ -41,7 +43,7 @@ impl Watch {
         Self {
             path: path.to_owned(),
             events: events.ok().map(File::from),
-            inode: files::inode(path).ok(),
+            inode,
             was_removed: false,
         }
     }
@@ -78,13 +80,13 @@ impl Watch {
 
     /// Whether there was a change since the last call.
     pub(super) fn has_event(&mut self) -> bool {
-        let mut room = [0; 4096];
+        let mut buffer = [0; 4096];
         let mut had_event = false;
         while let Some(events) = &mut self.events
-            && let Ok(length @ 1..) = events.read(&mut room)
+            && let Ok(length @ 1..) = events.read(&mut buffer)
         {
             had_event = true;
-            self.was_removed |= has_ended(&room[..length]);
+            self.was_removed |= has_ended(&buffer[..length]);
         }
         had_event
     }
