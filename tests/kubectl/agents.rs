@@ -113,14 +113,14 @@ fn interception_that_is_not_measured_is_a_problem() -> Result<()> {
     let fine = cluster.run(&["status", "--check"])?;
     ensure!(fine.code == 0, "{fine:?}");
     ensure!(
-        fine.out.contains("interception measured on 2 of 2"),
+        fine.out.contains("2 of 2 interception probes are ready"),
         "{fine:?}"
     );
     probe("node-2", "False")?;
     let failed = cluster.run(&["status", "--check"])?;
     ensure!(failed.code == 1, "{failed:?}");
     ensure!(
-        failed.out.contains("interception measured on 1 of 2"),
+        failed.out.contains("1 of 2 interception probes are ready"),
         "{failed:?}"
     );
     ensure!(

@@ -182,7 +182,9 @@ fn a_node_is_believed_about_its_own_pods() -> Result<()> {
     // What is not listed may be new. The last line comes twice.
     ensure!(shown == [0, 1, 2], "{out}");
     ensure!(
-        said.contains("node node-2: 1 connection of pods that are on other nodes"),
+        said.contains(
+            "node node-2: 1 connection of pods that the API server last listed on other nodes"
+        ),
         "{said}"
     );
     Ok(())

@@ -24,36 +24,40 @@ use crate::{
     flags::{Connect, Which},
 };
 
-/// Which pods are meant, and where they are. A node's word counts about its own pods.
+/// Which pods are shown, and where they are.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// By `namespace/name`; `None` of a pod that has no node yet.
     node_of: HashMap<String, Option<String>>,
-    /// Whether only listed pods are meant, because labels were given.
+    /// Whether only listed pods are shown, because labels were given.
     pub only_listed: bool,
 }
 
-/// What a node's word about a pod is worth.
+/// Whether what a node says of a pod is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// It counts. A pod that is not listed may be new, or deleted and still running.
-    Counts,
-    /// The pod is not meant.
-    NotMeant,
-    /// The API server lists the pod on another node.
-    Elsewhere,
+pub enum PodOrigin {
+    /// It is. A pod that is not listed may be new, or deleted and still running.
+    Accepted,
+    /// The pod has not the labels that were given.
+    NotSelected,
+    /// The API server listed the pod on another node.
+    OtherNode,
 }
 
 impl Places {
-    /// What this node's word about a pod, as `namespace/name`, is worth.
-    pub fn word(&self, node: &str, pod: &str) -> Word {
+    /// Whether what this node says of a pod, named `namespace/name`, is shown.
+    pub fn origin(&self, node: &str, pod: &str) -> PodOrigin {
         match self.node_of.get(pod) {
-            Some(Some(own)) if own != node => Word::Elsewhere,
-            None if self.only_listed => Word::NotMeant,
-            _ => Word::Counts,
+            Some(Some(own)) if own != node => PodOrigin::OtherNode,
+            None if self.only_listed => PodOrigin::NotSelected,
+            _ => PodOrigin::Accepted,
         }
     }
 }
+
+/// What is said of pods that a node may not speak for.
+pub const ON_OTHER_NODES: &str =
+    "that the API server last listed on other nodes are not shown; a pod may just have moved";
 
 /// What the agents' DaemonSet says.
 #[derive(Debug)]

@@ -171,7 +171,7 @@ fn agents_line(report: &ClusterReport) -> String {
     });
     let measured = report.probes.as_ref().map_or_else(String::new, |probes| {
         let Probes { intercept, pods } = probes;
-        format!("; interception measured on {intercept} of {pods}")
+        format!("; {intercept} of {pods} interception probes are ready")
     });
     format!("nodes: {}{wanted}{measured}\n\n", counts.join(", "))
 }

@@ -24,7 +24,7 @@ use sidetrack_policy::text::counted;
 use self::source::Nodes;
 use crate::{
     ask::{self, Answers},
-    cluster::{Cluster, Places, Word},
+    cluster::{Cluster, ON_OTHER_NODES, Places, PodOrigin},
     flags::{Format, Which},
     output,
 };
@@ -46,9 +46,6 @@ pub struct Options {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
 }
-
-/// What is said of pods that a node has no word about.
-const ELSEWHERE: &str = "are on other nodes, as the API server says, and not shown";
 
 /// The nodes' answers, for programs.
 #[derive(Serialize)]
@@ -78,9 +75,10 @@ impl Wanted {
         let node = &report.node;
         report.pods.retain(|row| {
             let namespace = self.namespace.as_ref();
-            let word = self.places.word(node, &row.full_name());
-            elsewhere += usize::from(word == Word::Elsewhere);
-            word == Word::Counts && namespace.is_none_or(|namespace| *namespace == row.namespace)
+            let origin = self.places.origin(node, &row.full_name());
+            elsewhere += usize::from(origin == PodOrigin::OtherNode);
+            origin == PodOrigin::Accepted
+                && namespace.is_none_or(|namespace| *namespace == row.namespace)
         });
         elsewhere
     }
@@ -128,7 +126,7 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         if elsewhere > 0 {
             let pods = counted(elsewhere as u64, "pod");
             eprintln!(
-                "kubectl-sidetrack: node {}: {pods} of its answer {ELSEWHERE}",
+                "kubectl-sidetrack: node {}: {pods} of its answer {ON_OTHER_NODES}",
                 report.node
             );
         }

@@ -11,7 +11,10 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 use clap::Args;
 use sidetrack_live::trace::Flags;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::MissedTickBehavior,
+};
 
 use self::{
     node::{Item, Traced},
@@ -94,6 +97,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let mut over = std::pin::pin!(over);
     let mut signal = std::pin::pin!(until_signal());
     let mut relist = tokio::time::interval_at(tokio::time::Instant::now() + RELIST, RELIST);
+    // It is not waited for all the time.
+    relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             line = lines.recv() => match line {
@@ -103,11 +108,11 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             () = &mut over => break,
             signal = &mut signal => { signal?; break }
             // All pods of a cluster are many.
-            _ = relist.tick(), if pods.only_listed || show.is_doubtful => {
+            _ = relist.tick(), if pods.only_listed || show.needs_relist => {
                 match cluster.places(&options.which).await {
                     Ok(listed) => {
                         pods = listed;
-                        show.is_doubtful = false;
+                        show.needs_relist = false;
                     }
                     Err(error) => show.remark(&format!("{error:#}")),
                 }

@@ -115,10 +115,12 @@ impl ClusterReport {
 
     /// Adds what the pods that measure interception have found.
     pub fn add_probes(&mut self, pods: &[Pod]) {
+        let stays = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+        let pods: Vec<&Pod> = pods.iter().filter(stays).collect();
         if pods.is_empty() {
             return;
         }
-        let failing: Vec<&Pod> = pods.iter().filter(|pod| !is_ready(pod)).collect();
+        let failing: Vec<&Pod> = pods.iter().copied().filter(|pod| !is_ready(pod)).collect();
         self.probes = Some(Probes {
             intercept: pods.len() - failing.len(),
             pods: pods.len(),

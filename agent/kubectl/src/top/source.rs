@@ -33,8 +33,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 struct State {
     agents: BTreeMap<String, Agent>,
     wanted: Wanted,
-    /// Whether a node has spoken of pods that are elsewhere by this list: they may have moved.
-    is_doubtful: bool,
+    /// Whether a node's answer had pods that are on other nodes by this list: they may have moved.
+    needs_relist: bool,
 }
 
 /// The nodes that have an agent.
@@ -58,7 +58,7 @@ impl Nodes {
             state: Mutex::new(State {
                 agents,
                 wanted,
-                is_doubtful: false,
+                needs_relist: false,
             }),
             which: options.which.clone(),
             cluster,
@@ -80,7 +80,7 @@ impl Nodes {
     async fn relist(&self) -> bool {
         let is_due = {
             let state = self.state.lock();
-            state.is_doubtful || state.wanted.places.only_listed
+            state.needs_relist || state.wanted.places.only_listed
         };
         let wanted = async {
             match is_due {
@@ -94,7 +94,7 @@ impl Nodes {
         let mut state = self.state.lock();
         if let Some(wanted) = wanted {
             state.wanted = wanted;
-            state.is_doubtful = false;
+            state.needs_relist = false;
         }
         let is_new = state.agents != agents;
         state.agents = agents;
@@ -121,7 +121,7 @@ impl Nodes {
             report.node.clone_from(&agent.node);
             {
                 let mut state = self.state.lock();
-                state.is_doubtful |= state.wanted.filter(&mut report) > 0;
+                state.needs_relist |= state.wanted.filter(&mut report) > 0;
             }
             if out.send(Update::Report(report)).await.is_err() {
                 return Ok(());

@@ -13,7 +13,7 @@ use sidetrack_live::trace::{Columns, Summary, TraceLine, missing};
 use sidetrack_policy::text::{counted, escaped};
 
 use super::node::Item;
-use crate::cluster::{Places, Word};
+use crate::cluster::{ON_OTHER_NODES, Places, PodOrigin};
 use crate::flags::Format;
 
 /// What is known of a node.
@@ -38,7 +38,7 @@ pub struct Show {
     /// How many connections of pods that are on other nodes a node has sent.
     elsewhere: BTreeMap<String, u64>,
     /// Whether there were such since the pods were listed: they may have moved.
-    pub is_doubtful: bool,
+    pub needs_relist: bool,
 }
 
 impl Show {
@@ -60,7 +60,7 @@ impl Show {
             summary: Summary::default(),
             is_closed: false,
             elsewhere: BTreeMap::new(),
-            is_doubtful: false,
+            needs_relist: false,
         };
         if show.is_for_people() {
             let header = show.columns.header();
@@ -106,11 +106,11 @@ impl Show {
         }
         let text = match traced {
             TraceLine::Event(event) => {
-                match pods.word(node, &event.pod) {
-                    Word::Counts => {}
-                    Word::NotMeant => return Ok(()),
-                    Word::Elsewhere => {
-                        self.is_doubtful = true;
+                match pods.origin(node, &event.pod) {
+                    PodOrigin::Accepted => {}
+                    PodOrigin::NotSelected => return Ok(()),
+                    PodOrigin::OtherNode => {
+                        self.needs_relist = true;
                         *self.elsewhere.entry(node.to_owned()).or_default() += 1;
                         return Ok(());
                     }
@@ -168,7 +168,7 @@ impl Show {
         for (node, count) in &self.elsewhere {
             let connections = counted(*count, "connection");
             self.remark(&format!(
-                "node {node}: {connections} of pods that are on other nodes, as the API server says, are not shown"
+                "node {node}: {connections} of pods {ON_OTHER_NODES}"
             ));
         }
         let reasons = self.nodes.iter().filter_map(|(node, state)| {
