@@ -18,6 +18,12 @@ use k8s_openapi::api::{
 use lab::deploy::{USED, USED_FOR_TAINT, capabilities, checkout};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use sidetrack_policy::{
+    facts::PodFacts,
+    mesh::Mesh,
+    policy::{InboundPorts, OutboundRanges, Policy},
+    select::{Enroll, Wanted, wanted},
+};
 
 const NAMESPACE: &str = "sidetrack-system";
 
@@ -223,7 +229,7 @@ fn values_take_effect() {
     let text = text.as_str().expect("a file");
     let path = Path::new("mesh.yaml");
     let defaults = lab::product::mesh::defaults(&[], Some((path, text))).expect("a configuration");
-    let policy = lab::product::Policy::of_inputs(&defaults).expect("a policy");
+    let policy = Policy::of_inputs(&defaults).expect("a policy");
     assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
     assert_eq!(policy.proxy_uids, [1500]);
     assert_eq!(policy.dialect.to_string(), "1.8");
@@ -365,6 +371,62 @@ fn components_do_what_the_charts_values_do() {
             "{components}"
         );
     }
+}
+
+/// With a policy of its own, whatever the mesh's defaults are, and on the ports that these name.
+#[test]
+fn the_interception_probes_pod_is_enrolled() {
+    let defaults = json!({
+        "includeOutboundIPRanges": "10.0.0.0/8", "excludeOutboundPorts": [80], "dialect": "1.1",
+        "interceptionMode": "NONE", "outboundPort": 15101, "includeInboundPorts": "",
+    });
+    let values = json!({"interceptionProbe": {"enabled": true}, "defaults": defaults});
+    let objects = helm(&values).expect("the chart");
+    let probe = |object: &&Value| object["metadata"]["name"] == "sidetrack-interception-probe";
+    let pod = &objects.iter().find(probe).expect("the probe")["spec"]["template"];
+    let facts: PodFacts = serde_json::from_value(pod.clone()).expect("a pod");
+    let config = of_kind(&objects, "ConfigMap")["data"]["mesh.yaml"].clone();
+    let mut mesh = Mesh::new(Enroll::Labeled);
+    let file = (Path::new("mesh.yaml"), config.as_str().expect("a text"));
+    mesh.defaults = sidetrack_policy::mesh::defaults(&[], Some(file)).expect("defaults");
+    let Wanted::Enrolled(policy) = wanted(&facts, None, &mesh) else {
+        panic!("{:?}", wanted(&facts, None, &mesh));
+    };
+    let expected = Policy {
+        outbound_port: 15101,
+        ..Policy::default()
+    };
+    assert_eq!(
+        (policy.mode, policy.dialect),
+        (expected.mode, expected.dialect)
+    );
+    assert_eq!(policy.outbound, OutboundRanges::All);
+    assert!(policy.excluded_outbound_ports.is_empty() && policy.excluded_ranges.is_empty());
+    assert_eq!(policy.outbound_port, 15101);
+    let InboundPorts::AllExcept(excluded) = &policy.inbound else {
+        panic!("{:?}", policy.inbound);
+    };
+    assert!(
+        excluded
+            .iter()
+            .any(|span| (span.first..=span.last).contains(&15020))
+    );
+    let sidecar = &pod["spec"]["containers"][1];
+    assert_eq!(sidecar["name"], "istio-proxy");
+    for argument in ["--outbound-port=15101", "--inbound-port=15006"] {
+        assert!(
+            sidecar["args"]
+                .as_array()
+                .expect("words")
+                .contains(&json!(argument))
+        );
+    }
+    let other = json!({"interceptionProbe": {"enabled": true}, "meshes": ["linkerd"]});
+    assert!(
+        helm(&other)
+            .expect_err("refused")
+            .contains("add auto or istio")
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use axum::{Router, http::StatusCode, routing::get};
 use clap::{Args, Subcommand};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -32,12 +32,12 @@ const DIALED: [SocketAddr; 2] = [
         80,
     ),
 ];
-/// For a connection and its answer.
+/// For a connection, and for its answer.
 const WAIT: Duration = Duration::from_secs(5);
 /// The most that the sidecar answers.
 const MAX_ANSWER: u64 = 64;
 
-/// Kubelet is the only client.
+/// Kubelet asks, and others in the network may.
 const LIMITS: Limits = Limits {
     server: "interception probe",
     connections: 16,
@@ -129,7 +129,7 @@ async fn until_terminated() -> Result<()> {
     Ok(())
 }
 
-/// Answers connections with the addresses that were dialed. Only the app of the pod makes any, one at a time.
+/// Answers connections with the addresses that were dialed, one at a time: those of the app are one in each interval.
 async fn answer(listener: &TcpListener) {
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
@@ -185,19 +185,22 @@ async fn look(sender: &watch::Sender<Result<(), String>>, interval: Duration) {
 /// Whether one connection is redirected, and another is not.
 async fn check() -> Result<()> {
     let dialed = destination()?;
-    match timeout(WAIT, ask(dialed)).await {
-        Err(_) => bail!(
+    let connected = timeout(WAIT, TcpStream::connect(dialed)).await;
+    let connected = connected.with_context(|| {
+        format!(
             "a connection to {dialed} was not redirected: it left the pod, and no host has that address"
-        ),
-        Ok(answer) => {
-            let answer = answer
-                .with_context(|| format!("a connection to {dialed} did not reach the sidecar"))?;
-            ensure!(
-                answer == dialed.to_string(),
-                "a connection to {dialed} reached the sidecar, and SO_ORIGINAL_DST is {answer:?}"
-            );
-        }
-    }
+        )
+    })?;
+    let sidecar = connected.with_context(|| {
+        format!("a connection to {dialed} was refused, or the network answered")
+    })?;
+    let answer = timeout(WAIT, read(sidecar)).await;
+    let answer = answer
+        .with_context(|| format!("the sidecar does not answer a connection to {dialed}"))??;
+    ensure!(
+        answer == dialed.to_string(),
+        "a connection to {dialed} was answered, and SO_ORIGINAL_DST is {answer:?}"
+    );
     let loopback: IpAddr = match dialed {
         SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
         SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
@@ -226,9 +229,8 @@ fn destination() -> Result<SocketAddr> {
 }
 
 /// What the sidecar answers.
-async fn ask(dialed: SocketAddr) -> std::io::Result<String> {
-    let stream = TcpStream::connect(dialed).await?;
+async fn read(sidecar: TcpStream) -> std::io::Result<String> {
     let mut answer = String::new();
-    stream.take(MAX_ANSWER).read_to_string(&mut answer).await?;
+    sidecar.take(MAX_ANSWER).read_to_string(&mut answer).await?;
     Ok(answer)
 }

@@ -57,7 +57,7 @@ fn an_interception_probe_is_ready_while_its_pod_is_intercepted() -> Result<()> {
     lab.places().wait_enrolled("test/probe")?;
 
     sidecar.signal(Signal::SIGTERM)?;
-    wait_for(&pod, "did not reach the sidecar")?;
+    wait_for(&pod, "was refused")?;
     let _sidecar = part(1337, &["sidecar"])?;
     wait_for(&pod, "ready\n200")?;
     lab.release("probe")?;
