@@ -231,11 +231,14 @@ fn link_local(
         Outcome::Fails(libc::EINPROGRESS | libc::EINVAL) if is_refused => {
             Some("IPv6 link-local destination: times out under iptables, refused")
         }
-        _ if reaches(oracle) && is_refused && by_interface && !by_proxy => Some(
+        _ if reaches(oracle) && is_refused && by_interface && (is_own || !by_proxy) => Some(
             "IPv6 link-local destination of the pod or an excluded interface: untouched under iptables, refused",
         ),
         Outcome::Fails(libc::EINPROGRESS) if by_proxy && is_own && reaches(ours) => Some(
             "a proxy to its pod's link-local address: times out under iptables, reaches the app",
+        ),
+        _ if reaches(oracle) && by_proxy && is_own && by_sidecar(target, ours) => Some(
+            "a proxy to its pod's link-local address in mode TPROXY: reaches the app under iptables, redirected",
         ),
         _ => None,
     }
