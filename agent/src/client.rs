@@ -53,6 +53,9 @@ pub enum NoAnswer {
         /// Where.
         socket: PathBuf,
     },
+    /// It answers that it cannot answer.
+    #[error("the agent is starting or ending: try again in a moment")]
+    NotNow,
     /// Somebody listens and does not answer.
     #[error("the agent on {} does not answer within {} s: it is stopped or hangs", socket.display(), WAIT_TIMEOUT.as_secs())]
     Silent {
@@ -228,10 +231,8 @@ impl Client {
 
 /// An answer that is no success, and what it means.
 fn refused(code: StatusCode, path: &str) -> anyhow::Error {
-    let cure = if code == StatusCode::SERVICE_UNAVAILABLE {
-        "it is starting or ending: try again in a moment"
-    } else {
-        "is it of another version?"
-    };
-    anyhow!("the agent answers {code} to {path}; {cure}")
+    if code == StatusCode::SERVICE_UNAVAILABLE {
+        return NoAnswer::NotNow.into();
+    }
+    anyhow!("the agent answers {code} to {path}; is it of another version?")
 }

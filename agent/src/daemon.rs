@@ -186,8 +186,8 @@ impl Daemon {
         probe::kernel().map_err(anyhow::Error::msg)?;
         raise_file_limit();
         sys::keep_little_memory();
-        let source = source(&config.pods).await?;
         foreign_files::use_helper();
+        let source = source(&config.pods).await?;
         let mut settings = config
             .settings
             .clone()

@@ -1,6 +1,6 @@
 //! `sidetrack pods`: one row per pod.
 
-use std::process::ExitCode;
+use std::{collections::BTreeSet, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::observe::counters::add_live_facts;
 use crate::{
-    api::{NetnsStatus, PodState, PodStatus, Refusals, Sidecar},
+    api::{AgentStatus, NetnsStatus, PodState, PodStatus, Refusals, Sidecar},
     client::Client,
 };
 use sidetrack_datapath::{
@@ -53,7 +53,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
 
 /// The pods that the agent has; without an agent the enrolled ones, according to the pinned maps.
 pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
-    match Client::new(&places.socket).get("/v1/pods").await {
+    match of_agent(places).await {
         Ok(pods) => Ok(pods),
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
@@ -65,6 +65,25 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
             Ok(pods)
         }
     }
+}
+
+/// The pods that the agent has. One that is not ready may have no list of pods yet: then those of an earlier agent are
+/// in the pinned maps, and stay intercepted.
+pub(super) async fn of_agent(places: &Places) -> Result<Vec<PodStatus>> {
+    let client = Client::new(&places.socket);
+    let agent: AgentStatus = client.get("/v1/status").await?;
+    let mut pods: Vec<PodStatus> = client.get("/v1/pods").await?;
+    if !agent.ready
+        && let Ok(pinned) = pinned(places)
+    {
+        let listed: BTreeSet<String> = pods.iter().map(PodStatus::full_name).collect();
+        let others = pinned
+            .into_iter()
+            .filter(|pod| !listed.contains(&pod.full_name()));
+        pods.extend(others);
+        pods.sort_by_key(PodStatus::full_name);
+    }
+    Ok(pods)
 }
 
 /// Of the known pods the one that has this name.

@@ -139,6 +139,33 @@ fn a_pods_directory_that_hangs_is_a_problem() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(pods_are_listed_while_an_agent_has_no_list_yet);
+/// Those of the agent before stay intercepted.
+fn pods_are_listed_while_an_agent_has_no_list_yet() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    let mut agent = Agent::start(lab.places())?;
+    lab.enroll("app", &pod, &[])?;
+    agent.end(Signal::SIGKILL)?;
+    let _hanging = HangingFs::mount(&lab.places().pods)?;
+    let _agent = Agent::spawn(lab.places())?;
+    eventually(Duration::from_secs(15), || {
+        let status = lab.places().json(&["status", "-o", "json"])?;
+        ensure!(
+            status["agent_state"] == "starting" && !status["agent"].is_null(),
+            "{status}"
+        );
+        ensure!(status["pods"]["enrolled"] == 1, "{status}");
+        Ok(())
+    })?;
+    let pods = lab.places().json(&["pods", "-o", "json"])?;
+    ensure!(
+        pods[0]["name"] == "app" && pods[0]["state"] == "enrolled",
+        "{pods}"
+    );
+    Ok(())
+}
+
 kernel_test!(without_inotify_manifests_are_read_nevertheless);
 /// Other processes of root have all instances of the node.
 fn without_inotify_manifests_are_read_nevertheless() -> Result<()> {

@@ -58,6 +58,7 @@ impl AgentState {
             Ok(_) => Self::Starting,
             Err(error) => match error.downcast_ref::<NoAnswer>() {
                 Some(NoAnswer::Absent { .. }) => Self::NotRunning,
+                Some(NoAnswer::NotNow) => Self::Starting,
                 Some(NoAnswer::Silent { .. }) => Self::Silent,
                 Some(
                     NoAnswer::NotSocket { .. } | NoAnswer::Foreign { .. } | NoAnswer::Denied { .. },

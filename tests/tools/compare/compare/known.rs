@@ -231,6 +231,9 @@ fn link_local(
         Outcome::Fails(libc::EINPROGRESS | libc::EINVAL) if is_refused => {
             Some("IPv6 link-local destination: times out under iptables, refused")
         }
+        Outcome::Fails(libc::EINVAL) if *ours == Outcome::Fails(libc::ENETUNREACH) => {
+            Some("IPv6 link-local destination without IPv6: EINVAL under iptables, ENETUNREACH")
+        }
         _ if reaches(oracle) && is_refused && by_interface && (is_own || !by_proxy) => Some(
             "IPv6 link-local destination of the pod or an excluded interface: untouched under iptables, refused",
         ),
