@@ -128,6 +128,9 @@ pub struct PodStatus {
     pub name: String,
     /// UID, if the manifest has one.
     pub uid: Option<String>,
+    /// Whether it is being deleted. Then its sidecar may end.
+    #[serde(default)]
+    pub terminating: bool,
     /// Where its manifest is.
     pub origin: String,
     /// Its state.
@@ -198,8 +201,7 @@ impl PodStatus {
             self.state,
             PodState::Enrolled | PodState::Outdated | PodState::Rejected
         ))
-        .or_else(|| self.hanging_sidecar())
-        .or_else(|| self.missing_sidecar())
+        .or_else(|| self.sidecar_problem())
     }
 
     /// Whether it is intercepted by the rows of an earlier agent: this one could not replace it.
@@ -219,6 +221,14 @@ impl PodStatus {
                 self.full_name()
             )
         })
+    }
+
+    /// That its sidecar hangs or is missing, which is nothing to mend in a pod that is being deleted.
+    fn sidecar_problem(&self) -> Option<String> {
+        if self.terminating {
+            return None;
+        }
+        self.hanging_sidecar().or_else(|| self.missing_sidecar())
     }
 
     /// That its sidecar does not accept connections, or receives no DNS queries.

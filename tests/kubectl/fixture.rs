@@ -222,6 +222,7 @@ pub fn known(namespace: &str, name: &str, state: PodState) -> PodStatus {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         uid: Some(format!("uid-{name}")),
+        terminating: false,
         origin: "API server".to_owned(),
         state,
         reason: (!enrolled).then(|| format!("{name} has its reasons")),

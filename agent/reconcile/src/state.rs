@@ -129,6 +129,8 @@ pub struct Record<N: Node> {
     pub origin: String,
     /// Its UID, if the manifest has one.
     pub uid: Option<String>,
+    /// Whether the pod is being deleted: its processes end, the sidecar's too.
+    pub is_terminating: bool,
     pub(crate) desired: Desired,
     pub(crate) state: State<N>,
     /// Whether this agent has enrolled the pod before.
@@ -176,6 +178,7 @@ impl<N: Node> Record<N> {
         Self {
             origin: String::new(),
             uid: None,
+            is_terminating: false,
             desired: Desired::Keep(None),
             state: State::Waiting { reason: None },
             started: false,

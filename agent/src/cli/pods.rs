@@ -108,6 +108,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 namespace,
                 name,
                 uid,
+                terminating: false,
                 origin: "pinned map".to_owned(),
                 state: PodState::Enrolled,
                 reason: None,

@@ -123,7 +123,8 @@ async fn report(places: &Places) -> StatusReport {
     let counts = pods.as_ref().map(|pods| PodCounts::of(pods));
     let meshes = meshes(pods.as_deref().unwrap_or_default());
     let sidecars = pods.as_ref().map(|pods| {
-        let enrolled = pods.iter().filter_map(|pod| pod.sidecar.as_ref());
+        let staying = pods.iter().filter(|pod| !pod.terminating);
+        let enrolled = staying.filter_map(|pod| pod.sidecar.as_ref());
         SidecarCounts::of(enrolled)
     });
     let pods = pods.unwrap_or_default();

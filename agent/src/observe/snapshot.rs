@@ -58,6 +58,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         uid: entry.uid.clone(),
+        terminating: entry.is_terminating,
         origin: entry.origin.clone(),
         state,
         reason: reason.map(str::to_owned),

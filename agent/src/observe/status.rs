@@ -301,6 +301,7 @@ impl Status {
         }
         let of_pods = snapshot.pods.iter().filter_map(PodStatus::problem).count()
             + usage.pods.iter().filter(|pod| pod.live_problem).count();
+        let staying = usage.pods.iter().filter(|pod| !pod.terminating);
         Ok(Figures {
             ready: snapshot.ready,
             pods,
@@ -315,7 +316,7 @@ impl Status {
             repairs: snapshot.repairs.clone(),
             timings: self.timings(),
             without_listener: without_listener(&usage.pods),
-            sidecars: SidecarCounts::of(usage.pods.iter().map(|pod| &pod.sidecar)),
+            sidecars: SidecarCounts::of(staying.map(|pod| &pod.sidecar)),
             per_pod,
         })
     }
@@ -358,6 +359,7 @@ impl Status {
         let figures = pods.into_iter().zip(known).filter_map(|(pod, known)| {
             Some(PodFigures {
                 live_problem: !known && pod.problem().is_some(),
+                terminating: pod.terminating,
                 namespace: pod.namespace,
                 name: pod.name,
                 cookie: pod.netns?.cookie,

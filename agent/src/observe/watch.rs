@@ -109,7 +109,9 @@ impl Seen {
                     starting.insert(netns.cookie, since);
                 }
             }
-            if let Some(text) = change(before, sidecar)
+            if pod.terminating {
+                // That its sidecar ends is no event.
+            } else if let Some(text) = change(before, sidecar)
                 && let Some(kind) = kind(sidecar)
             {
                 status.history().add(kind, Some(name), &text);
@@ -130,7 +132,9 @@ impl Seen {
             .collect();
         let report = |cookie, rule: &str| {
             let name = || by_cookie.get(&cookie).map(|pod| pod.full_name());
+            let terminates = || by_cookie.get(&cookie).is_some_and(|pod| pod.terminating);
             match reports.get(&cookie) {
+                _ if is_without_sidecar(rule) && terminates() => Report::Never,
                 Some(report) if is_without_sidecar(rule) => report.clone(),
                 _ => name().map_or(Report::Later, Report::Now),
             }

@@ -1,5 +1,7 @@
 //! Pods that the API server calls completed while they still run, as kubelet does with evicted ones.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use lab::{actor::Actor, injected::injected, sidecar};
 use serde_json::json;
@@ -46,6 +48,41 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
     let row = node.places().pod(name)?;
     let state = row.as_ref().map(|row| &row["state"]);
     ensure!(state.is_none_or(|state| state == "skipped"), "{row:?}");
+    Ok(())
+}
+
+kernel_test!(a_sidecar_that_ends_with_its_pod_is_no_problem);
+/// A pod that is being deleted may end its sidecar before its app. `status --check` would fail during every rollout.
+fn a_sidecar_that_ends_with_its_pod_is_no_problem() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    let (sidecar, client) = enroll(&mut node)?;
+    let is_fine = |node: &ClusterFixture| -> Result<(bool, String)> {
+        let output = node.places().output(&["status", "--check"])?;
+        Ok((
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        ))
+    };
+    ensure!(accepted_by(&client)? == 15001);
+    ensure!(is_fine(&node)?.0, "{:?}", is_fine(&node)?);
+    drop(sidecar);
+    lab::wait::eventually(Duration::from_secs(5), || {
+        ensure!(accepted_by(&client).is_err(), "it still listens");
+        ensure!(!is_fine(&node)?.0, "a sidecar that is down");
+        Ok(())
+    })?;
+    node.api.edit("Pod", "shop", "web", |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    })?;
+    lab::wait::eventually(Duration::from_secs(5), || {
+        ensure!(
+            accepted_by(&client).is_err(),
+            "its connections go elsewhere"
+        );
+        let (fine, said) = is_fine(&node)?;
+        ensure!(fine, "{said}");
+        Ok(())
+    })?;
     Ok(())
 }
 

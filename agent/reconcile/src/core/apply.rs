@@ -85,6 +85,7 @@ impl<N: Node> Core<N> {
             record.dns_servers = None;
         }
         record.uid.clone_from(uid);
+        record.is_terminating = document.pod.meta.is_deleted();
         record.unsure = document.namespace != NamespaceFacts::Current;
         record.iptables_init = document.pod.iptables_init();
         match self.selected(name, document) {

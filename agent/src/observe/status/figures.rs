@@ -77,6 +77,8 @@ pub struct PodFigures {
     pub sidecar: Sidecar,
     /// Whether it has a problem that only the kernel's maps show.
     pub live_problem: bool,
+    /// Whether it is being deleted: its sidecar may end.
+    pub terminating: bool,
     /// Its connections since it was enrolled.
     pub connections: ByResult,
 }
@@ -101,7 +103,8 @@ impl PerPod {
 
 /// Enrolled pods whose sidecar does not listen, by capture port.
 pub(super) fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 3] {
-    let count = |is_down: fn(&PodFigures) -> bool| pods.iter().filter(|it| is_down(it)).count();
+    let staying = || pods.iter().filter(|pod| !pod.terminating);
+    let count = |is_down: fn(&PodFigures) -> bool| staying().filter(|it| is_down(it)).count();
     [
         (
             "inbound",

@@ -139,6 +139,7 @@ fn single_pods_only_where_they_are_wanted() {
             seconds: 4,
         },
         live_problem: false,
+        terminating: false,
         connections: ByResult::default(),
     };
     figures.per_pod = Some(PerPod {
