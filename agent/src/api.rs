@@ -223,7 +223,7 @@ impl PodStatus {
         })
     }
 
-    /// That its sidecar hangs or is missing, which is nothing to mend in a pod that is being deleted.
+    /// That its sidecar hangs or is missing, which is no problem of a pod that is being deleted.
     fn sidecar_problem(&self) -> Option<String> {
         if self.terminating {
             return None;
