@@ -125,9 +125,12 @@ impl Directory {
         for (path, entry) in present {
             let stamp = match entry.stamp {
                 Some(stamp) => Ok(stamp),
-                None if silent >= MAX_SILENT_LINKS => Err(io::Error::other(format!(
-                    "it is not read, since {MAX_SILENT_LINKS} other links lead to file systems that do not answer"
-                ))),
+                None if silent >= MAX_SILENT_LINKS => Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    format!(
+                        "it is not read, since {MAX_SILENT_LINKS} other links lead to file systems that do not answer"
+                    ),
+                )),
                 None => files::look_behind(&path),
             };
             let seen = &mut self.seen;
@@ -143,8 +146,13 @@ impl Directory {
             known.size = stamp.as_ref().map_or(0, |stamp| stamp.size);
             match stamp {
                 Ok(stamp) if known.stamp == Some(stamp) && !known.is_silent => {}
-                // Reading says what is wrong with a link to nothing.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                // Reading says what is wrong with a link that leads nowhere.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+                    ) =>
+                {
                     silent += 1;
                     known.is_silent = true;
                     is_other |= known.fail(&path, &error.into());
