@@ -50,10 +50,12 @@ pub(super) fn serve_on(socket: OwnedFd, runners: &'static [Runner]) -> io::Resul
     let socket = Arc::new(socket);
     let mut room = vec![0; MAX_MESSAGE];
     loop {
-        let (length, _) = sys::receive_message(socket.as_fd(), &mut room)?;
-        if length == 0 {
-            return Ok(());
-        }
+        let length = match sys::receive_message(socket.as_fd(), &mut room) {
+            // With an answer that it has not read, its end resets the connection.
+            Ok((0, _)) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            received => received?.0,
+        };
         let question: Question = serde_json::from_slice(&room[..length])?;
         let number = question.number;
         let own = Arc::clone(&socket);
