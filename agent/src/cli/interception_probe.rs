@@ -49,6 +49,9 @@ const LIMITS: Limits = Limits {
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack interception-probe sidecar
+  sidetrack interception-probe app --interval 30s")]
 pub(super) struct Options {
     #[command(subcommand)]
     part: Part,
