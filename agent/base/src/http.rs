@@ -63,6 +63,22 @@ pub struct Limits {
     pub shutdown: Duration,
 }
 
+impl Limits {
+    /// Of a server that answers kubelet's probes. It has few, and programs of the node may ask as well.
+    #[must_use]
+    pub const fn of_probes(server: &'static str) -> Self {
+        Self {
+            server,
+            connections: 16,
+            fresh: Duration::from_millis(50),
+            head: Duration::from_secs(2),
+            connection: Some(Duration::from_secs(2)),
+            keep_alive: false,
+            shutdown: Duration::ZERO,
+        }
+    }
+}
+
 /// A socket that accepts connections.
 pub trait Listener {
     /// Its connections.
@@ -114,6 +130,19 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         }
         other => other,
     }
+}
+
+/// Serves the same routes on every connection, for as long as it is polled.
+pub async fn serve_router<L>(listener: L, limits: Limits, router: Router)
+where
+    L: Listener,
+    L::Stream: AsyncRead + AsyncWrite + Unpin,
+{
+    let prepare = move |stream, _| {
+        let router = router.clone();
+        async move { Some((stream, router)) }
+    };
+    serve(listener, limits, prepare, std::future::pending()).await;
 }
 
 /// Serves until `stop` completes, then waits for answers in progress to finish.

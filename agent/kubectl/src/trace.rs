@@ -10,6 +10,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
+use sidetrack_base::runtime::until_signal;
 use sidetrack_live::trace::Flags;
 use tokio::{
     sync::{mpsc, watch},
@@ -138,13 +139,4 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     // What has not ended by itself ends with its connection.
     tasks.abort_all();
     Ok(show.end())
-}
-
-async fn until_signal() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupt = tokio::signal::ctrl_c() => interrupt,
-    }
 }

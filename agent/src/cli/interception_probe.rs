@@ -14,6 +14,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use sidetrack_base::{
     duration::interval,
     http::{self, Limits},
+    runtime::until_signal,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -36,17 +37,6 @@ const DIALED: [SocketAddr; 2] = [
 const WAIT: Duration = Duration::from_secs(5);
 /// The most that the sidecar answers.
 const MAX_ANSWER: u64 = 64;
-
-/// Kubelet asks, and others in the network may.
-const LIMITS: Limits = Limits {
-    server: "interception probe",
-    connections: 16,
-    fresh: Duration::from_millis(50),
-    head: Duration::from_secs(2),
-    connection: Some(Duration::from_secs(2)),
-    keep_alive: false,
-    shutdown: Duration::ZERO,
-};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -89,7 +79,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             tokio::select! {
                 () = answer(&outbound) => {}
                 () = answer(&inbound) => {}
-                ended = until_terminated() => ended?,
+                ended = until_signal() => ended?,
             }
         }
         Part::App { port, interval } => {
@@ -105,15 +95,12 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
                 }
             };
             let router = Router::new().route("/ready", get(ready));
-            let prepare = move |stream: TcpStream, _| {
-                let router = router.clone();
-                async move { Some((stream, router)) }
-            };
-            let served = http::serve(listener, LIMITS, prepare, std::future::pending());
+            // Kubelet asks, and others in the network may.
+            let limits = Limits::of_probes("interception probe");
             tokio::select! {
-                () = served => {}
+                () = http::serve_router(listener, limits, router) => {}
                 () = look(&sender, interval) => {}
-                ended = until_terminated() => ended?,
+                ended = until_signal() => ended?,
             }
         }
     }
@@ -124,12 +111,6 @@ async fn listen(port: u16) -> Result<TcpListener> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listening = http::listen(address).await;
     listening.with_context(|| format!("listen on port {port}"))
-}
-
-async fn until_terminated() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    signal(SignalKind::terminate())?.recv().await;
-    Ok(())
 }
 
 /// Answers connections with the addresses that were dialed, one at a time: those of the app are one in each interval.

@@ -37,7 +37,7 @@ use crate::{
     api::{AgentStatus, Cost, PodStatus},
     sources::cni_requests::Peer,
 };
-use sidetrack_base::http::{Limits, serve};
+use sidetrack_base::http::{Limits, serve, serve_router};
 
 /// Far more connections than pods start at once, and few enough to leave descriptors for the pods
 /// themselves.
@@ -85,13 +85,8 @@ impl Socket {
 
     /// Answers that the agent is starting, until the task is aborted.
     pub fn answer_start(&self) -> JoinHandle<()> {
-        let router = metrics_http::starting();
-        let prepare = move |stream: UnixStream, _| {
-            let router = router.clone();
-            async move { Some((stream, router)) }
-        };
         let listener = Arc::clone(&self.listener);
-        tokio::spawn(serve(listener, LIMITS, prepare, std::future::pending()))
+        tokio::spawn(serve_router(listener, LIMITS, metrics_http::starting()))
     }
 
     /// Serves until dropped; `more` are routes of other modules.

@@ -19,10 +19,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Mutex,
-};
+use tokio::{net::TcpListener, sync::Mutex};
 
 use crate::observe::status::Status;
 use crate::server::metrics::{self, Format};
@@ -75,11 +72,7 @@ pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize)
         .route("/metrics", get(page))
         .with_state(pages)
         .merge(health(status));
-    let prepare = move |stream: TcpStream, _| {
-        let router = router.clone();
-        async move { Some((stream, router)) }
-    };
-    http::serve(listener, LIMITS, prepare, std::future::pending()).await;
+    http::serve_router(listener, LIMITS, router).await;
 }
 
 /// What is answered until the agent has started: it is live, and nothing else.

@@ -5,31 +5,18 @@ use std::{
     net::{Ipv4Addr, TcpListener as StdListener},
     path::Path,
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use axum::Router;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
-};
+use tokio::{net::TcpListener, task::JoinHandle};
 
 use crate::observe::status::Status;
 use crate::server::metrics_http;
-use sidetrack_base::http::{Limits, serve};
+use sidetrack_base::http::{Limits, serve_router};
 use sidetrack_datapath::netns::run_on_node;
 
-/// Kubelet has two probes, and programs of the node may ask as well.
-const LIMITS: Limits = Limits {
-    server: "probe port",
-    connections: 16,
-    fresh: Duration::from_millis(50),
-    head: Duration::from_secs(2),
-    connection: Some(Duration::from_secs(2)),
-    keep_alive: false,
-    shutdown: Duration::ZERO,
-};
+const LIMITS: Limits = Limits::of_probes("probe port");
 
 /// A port on the node's 127.0.0.1.
 #[derive(Debug)]
@@ -64,11 +51,6 @@ impl ProbePort {
     }
 
     fn answer(&self, router: Router) -> JoinHandle<()> {
-        let prepare = move |stream: TcpStream, _| {
-            let router = router.clone();
-            async move { Some((stream, router)) }
-        };
-        let listener = Arc::clone(&self.0);
-        tokio::spawn(serve(listener, LIMITS, prepare, std::future::pending()))
+        tokio::spawn(serve_router(Arc::clone(&self.0), LIMITS, router))
     }
 }
