@@ -53,7 +53,12 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
 
 /// The pods that the agent has; without an agent the enrolled ones, according to the pinned maps.
 pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
-    match of_agent(places).await {
+    let client = Client::new(&places.socket);
+    let answer = async {
+        let agent: AgentStatus = client.get("/v1/status").await?;
+        of_agent(&client, &agent, places).await
+    };
+    match answer.await {
         Ok(pods) => Ok(pods),
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
@@ -69,9 +74,11 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
 
 /// The pods that the agent has. One that is not ready may have no list of pods yet: then those of an earlier agent are
 /// in the pinned maps, and stay intercepted.
-pub(super) async fn of_agent(places: &Places) -> Result<Vec<PodStatus>> {
-    let client = Client::new(&places.socket);
-    let agent: AgentStatus = client.get("/v1/status").await?;
+pub(super) async fn of_agent(
+    client: &Client,
+    agent: &AgentStatus,
+    places: &Places,
+) -> Result<Vec<PodStatus>> {
     let mut pods: Vec<PodStatus> = client.get("/v1/pods").await?;
     if !agent.ready
         && let Ok(pinned) = pinned(places)

@@ -114,7 +114,7 @@ async fn report(places: &Places) -> StatusReport {
         .ok();
     problems.extend(agent.iter().flat_map(|agent| agent.problems.clone()));
     let (pods_from, pods) = match &agent {
-        Some(_) => (Source::Agent, pods::of_agent(places).await),
+        Some(agent) => (Source::Agent, pods::of_agent(&client, agent, places).await),
         None => (Source::PinnedMaps, pods::pinned(places)),
     };
     let pods: Option<Vec<PodStatus>> = pods
