@@ -116,8 +116,9 @@
 //! // listeners that were opened meanwhile.
 //! let steps = ["WritePolicy 1", "ReadNamespace", "CaptureV6", "SetReturnRoute", "WriteNamespace"];
 //! assert_eq!(core.node.0[..5], steps);
-//! let steps = ["AttachPrograms", "AdoptListeners", "WritePod", "WriteNamespace", "AdoptListeners"];
-//! assert_eq!(core.node.0[5..], steps);
+//! let steps = ["AttachPrograms", "AdoptListeners", "WritePod", "WriteNamespace", "SetReturnRoute"];
+//! assert_eq!(core.node.0[5..10], steps);
+//! assert_eq!(core.node.0[10..], ["AdoptListeners"]);
 //! ```
 
 pub mod allowance;

@@ -1,5 +1,5 @@
-//! The plan for a pod: pure functions from facts to actions, and from an action to the steps that
-//! write the kernel in their order.
+//! The plan for a pod: pure functions from facts to actions, and from a change to the steps that write
+//! the kernel, in the one order that they have.
 
 use sidetrack_common::ids::{NetnsInode, PolicyId};
 use sidetrack_policy::Policy;
@@ -88,13 +88,11 @@ pub fn plan(facts: &Facts) -> Vec<Action> {
     actions
 }
 
-/// Exclusions of interfaces are not part of a policy's rows. Those that another policy adds are
-/// written before it is active, those that it drops are removed after. In between, a connection over
-/// such an interface is untouched, as one of the two policies says; all others are decided by one of
-/// them.
+/// What other policies needed goes after the policy is active; what the policy needs is there before. In between, a
+/// connection is decided by one of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The policy is about to be active.
+    /// The policy is about to be active: nothing is removed that the one before needs.
     Before,
     /// It is active.
     After,
@@ -106,14 +104,14 @@ pub enum Step<'a, P> {
     /// Reads addresses, routes and interfaces. Later steps use what was read.
     ReadNamespace,
     /// Writes routes and interface rows for a policy, and adds the route to IPv6 targets. In phase [`Phase::After`] the programs
-    /// on interfaces follow as well.
+    /// on interfaces and the flags of the pod's row follow as well.
     WriteNamespace(&'a Policy, Phase),
     /// Prepares the capture of IPv6, if the pod has IPv6: adds `::6` to lo. A pod that loses its
     /// IPv6 addresses keeps the capture, as istio-init's rules stay as well.
     CaptureV6(&'a Policy),
-    /// Adds the route that the app's answers to the sidecar need in mode TPROXY, after [`Step::CaptureV6`]. Removes it
-    /// in other modes.
-    SetReturnRoute(&'a Policy),
+    /// Adds the route that the app's answers to the sidecar need in mode TPROXY, after [`Step::CaptureV6`]. Removes what
+    /// other policies needed in phase [`Phase::After`].
+    SetReturnRoute(&'a Policy, Phase),
     /// Attaches the sk_lookup program, and the connection callbacks to the pod's own cgroup.
     AttachPrograms,
     /// Puts the sidecar's open listeners into the map.
@@ -148,78 +146,125 @@ pub enum Step<'a, P> {
 /// What follows a failed step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The action has failed, and nothing of it is active.
+    /// The change has failed, and nothing of it is active.
     Abort,
-    /// The action is done; addresses and routes are read again later.
+    /// The other steps are done; all of it is done again later.
     Stale,
+}
+
+/// What brings a pod's rows to a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// They are not there, or are another agent's.
+    Enroll {
+        /// Whether connections may pass until the sidecar listens.
+        passes: bool,
+    },
+    /// They are another policy's.
+    Policy,
+    /// They are this policy's; addresses and routes may have changed.
+    Refresh,
 }
 
 /// Steps with what follows when one fails.
 pub type Steps<'a, P> = Vec<(Step<'a, P>, OnFailure)>;
 
-/// The steps of an enrollment. The policy's rows are there already.
+/// The steps of a change, in the only order that there is: after each of them, a connection of the pod is decided by the
+/// policy before as a whole, by this one as a whole, or refused. The policy's own rows are there already.
 #[must_use]
-pub fn enroll<'a, P>(
+pub fn write<'a, P>(
+    change: Change,
     policy: &'a Policy,
     id: PolicyId,
-    starting: bool,
     processes: &'a P,
 ) -> Steps<'a, P> {
     use OnFailure::{Abort, Stale};
-    let passes = starting && policy.before_sidecar;
-    let mut steps = vec![
-        (Step::ReadNamespace, Abort),
-        (Step::CaptureV6(policy), Abort),
-        (Step::SetReturnRoute(policy), Abort),
-        (Step::WriteNamespace(policy, Phase::Before), Abort),
-        (Step::AttachPrograms, Abort),
-        (Step::AdoptListeners(policy, processes), Abort),
+    use Phase::{After, Before};
+    let passes = change == Change::Enroll { passes: true };
+    // Each with what a failure means in an enrollment, in a change of policy and in a refresh.
+    let steps = [
+        // All that follows is computed from it.
+        (Step::ReadNamespace, Some(Abort), Some(Abort), Some(Stale)),
+        // The route of its targets is written with the namespace; its flag with the pod's row. IPv6 that is not captured
+        // was not captured before either: no reason to keep the policy before.
+        (
+            Step::CaptureV6(policy),
+            Some(Abort),
+            Some(Stale),
+            Some(Stale),
+        ),
+        // For the families that are captured. Without it a connection to a transparent sidecar gets no answer.
+        (
+            Step::SetReturnRoute(policy, Before),
+            Some(Abort),
+            Some(Stale),
+            None,
+        ),
+        // Exclusions that are added count before the policy does, those that are dropped until it does.
+        (
+            Step::WriteNamespace(policy, Before),
+            Some(Abort),
+            Some(Abort),
+            None,
+        ),
+        // Without them a packet from outside would pass the sidecar.
+        (Step::AttachPrograms, Some(Abort), None, None),
+        // A sidecar that is not in the map is one that is down.
+        (
+            Step::AdoptListeners(policy, processes),
+            Some(Abort),
+            Some(Abort),
+            None,
+        ),
+        // Without it the row refuses what the policy lets pass.
+        (
+            Step::AllowBeforeSidecar(policy),
+            passes.then_some(Abort),
+            None,
+            None,
+        ),
+        // From here on the policy is active.
+        (Step::WritePod(policy, id), Some(Abort), Some(Abort), None),
+        // The sidecar may have begun to listen before the programs could see it, or listens on what has become the
+        // outbound port only now.
+        (
+            Step::EndBeforeSidecar(policy),
+            passes.then_some(Stale),
+            Some(Stale),
+            None,
+        ),
+        // The policy that needed them is active no more.
+        (
+            Step::WriteNamespace(policy, After),
+            Some(Stale),
+            Some(Stale),
+            Some(Stale),
+        ),
+        (
+            Step::SetReturnRoute(policy, After),
+            Some(Stale),
+            Some(Stale),
+            Some(Stale),
+        ),
     ];
-    if passes {
-        steps.push((Step::AllowBeforeSidecar(policy), Abort));
-    }
-    steps.push((Step::WritePod(policy, id), Abort));
-    if passes {
-        // It may have begun to listen before the kernel programs could see that.
-        steps.push((Step::EndBeforeSidecar(policy), Stale));
-    }
-    steps.push((Step::WriteNamespace(policy, Phase::After), Stale));
-    steps
-}
-
-/// The steps of a change of policy. Everything that may take time comes before the pod's row.
-#[must_use]
-pub fn change_policy<'a, P>(policy: &'a Policy, id: PolicyId, processes: &'a P) -> Steps<'a, P> {
-    use OnFailure::{Abort, Stale};
-    vec![
-        (Step::ReadNamespace, Abort),
-        (Step::WriteNamespace(policy, Phase::Before), Abort),
-        (Step::AdoptListeners(policy, processes), Abort),
-        (Step::WritePod(policy, id), Abort),
-        // The sidecar may listen on what has become the outbound port only now.
-        (Step::EndBeforeSidecar(policy), Stale),
-        (Step::WriteNamespace(policy, Phase::After), Stale),
-        (Step::CaptureV6(policy), Stale),
-        (Step::SetReturnRoute(policy), Stale),
-    ]
-}
-
-/// The steps that follow changes of addresses and routes.
-#[must_use]
-pub fn refresh<P>(policy: &Policy) -> Steps<'_, P> {
-    use OnFailure::Stale;
-    vec![
-        (Step::ReadNamespace, Stale),
-        (Step::WriteNamespace(policy, Phase::After), Stale),
-        (Step::CaptureV6(policy), Stale),
-        (Step::SetReturnRoute(policy), Stale),
-    ]
+    let of_change = steps
+        .into_iter()
+        .filter_map(|(step, enroll, other, refresh)| {
+            let on_failure = match change {
+                Change::Enroll { .. } => enroll,
+                Change::Policy => other,
+                Change::Refresh => refresh,
+            };
+            Some((step, on_failure?))
+        });
+    of_change.collect()
 }
 
 /// The steps that remove a pod. All are tried, whatever becomes of the others.
 #[must_use]
-pub fn leave<P>() -> Vec<Step<'static, P>> {
-    vec![
+pub fn remove<P>() -> [Step<'static, P>; 9] {
+    [
+        // Programs look at nothing else of a pod that has no row.
         Step::RemovePod,
         Step::DetachPrograms,
         Step::RemoveBeforeSidecar,
@@ -228,6 +273,7 @@ pub fn leave<P>() -> Vec<Step<'static, P>> {
         Step::RemoveIfaces,
         Step::RemoveListeners,
         Step::RemoveCounters,
+        // Last: a packet that was redirected still uses it.
         Step::RestoreNamespace,
     ]
 }

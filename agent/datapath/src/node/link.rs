@@ -19,7 +19,7 @@ use crate::{
     },
 };
 use sidetrack_policy::policy::ReturnRoute;
-use sidetrack_reconcile::repairs::IngressProgram;
+use sidetrack_reconcile::{Phase, repairs::IngressProgram};
 
 /// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -219,23 +219,26 @@ impl PodLink {
     }
 
     /// Gives packets with the policy's mark the route back into the pod. Routes that other policies needed are
-    /// removed.
+    /// removed once the policy is active.
     pub(super) async fn set_return_route(
         &mut self,
         wanted: Option<ReturnRoute>,
+        phase: Phase,
         with_v6: bool,
     ) -> Result<()> {
         let mut old = self.return_routes.clone();
-        old.retain(|added| Some(*added) != wanted);
+        old.retain(|added| Some(*added) != wanted && phase == Phase::After);
         if old.is_empty() && wanted.is_none() {
             return Ok(());
         }
         // Before it is there, so that it is removed if this fails halfway.
-        self.return_routes.extend(wanted);
-        let set = self.inside(move || set_return_route(wanted, &old, with_v6));
+        let unknown = wanted.filter(|wanted| !self.return_routes.contains(wanted));
+        self.return_routes.extend(unknown);
+        let gone = old.clone();
+        let set = self.inside(move || set_return_route(wanted, &gone, with_v6));
         set.await
             .context("route the app's answers to the sidecar (mode TPROXY)")?;
-        self.return_routes = wanted.into_iter().collect();
+        self.return_routes.retain(|added| !old.contains(added));
         Ok(())
     }
 

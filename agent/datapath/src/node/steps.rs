@@ -57,10 +57,10 @@ async fn write(
             }
             Ok(())
         }
-        Step::CaptureV6(policy) => capture_v6(datapath, rows, link, policy).await,
-        Step::SetReturnRoute(policy) => {
+        Step::CaptureV6(policy) => capture_v6(maps, rows, link, policy).await,
+        Step::SetReturnRoute(policy, phase) => {
             let wanted = policy.return_route();
-            link.set_return_route(wanted, rows.has(POD_CAPTURE_V6))
+            link.set_return_route(wanted, *phase, rows.has(POD_CAPTURE_V6))
                 .await
         }
         Step::AttachPrograms => {
@@ -132,25 +132,23 @@ async fn read(node: &mut KernelNode, link: &mut PodLink) -> Result<()> {
     Ok(())
 }
 
-/// Captures IPv6 from here on, if the pod has it and it is not captured yet.
+/// Captures IPv6 from the next write of the pod's row on, if the pod has it and it is not captured yet.
 async fn capture_v6(
-    datapath: &Datapath,
+    maps: &Maps,
     rows: &mut PodRows,
     link: &mut PodLink,
     policy: &Policy,
 ) -> Result<()> {
-    if !captures_more(rows, link, policy) {
+    let captures = link.snapshot()?.captures_v6(policy);
+    if !captures || rows.has(POD_CAPTURE_V6) {
         return Ok(());
     }
     if policy.dialect.exempts_self() && link.add_self_v6().await? {
         rows.set(POD_ADDED_SELF_V6, true);
+        // At once: an agent that follows a killed one has to know that there is something to remove.
+        rows.write_flags(maps)?;
     }
     rows.set(POD_CAPTURE_V6, true);
-    rows.write_flags(&datapath.maps)?;
-    if rows.is_written() {
-        // For the route of its targets.
-        link.request_reread();
-    }
     Ok(())
 }
 
@@ -201,9 +199,7 @@ async fn after_namespace(
     let followed = followed
         .and(attached)
         .and(queries::detach(link, policy).await);
-    if !captures_more(rows, link, policy) {
-        link.drop_snapshot();
-    }
+    link.drop_snapshot();
     node.make_transparent(rows, link, policy);
     followed
 }
@@ -250,14 +246,6 @@ fn remove(
         Step::RestoreNamespace => Ok(()),
         _ => anyhow::bail!("{step:?} needs the pod's namespace"),
     }
-}
-
-/// Whether IPv6 is to be captured and is not yet.
-fn captures_more(rows: &PodRows, link: &PodLink, policy: &Policy) -> bool {
-    let captures = link
-        .snapshot()
-        .is_ok_and(|snapshot| snapshot.captures_v6(policy));
-    captures && !rows.has(POD_CAPTURE_V6)
 }
 
 /// Whether the leave to go past the sidecar is to end, because the sidecar listens.

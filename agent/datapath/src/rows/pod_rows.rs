@@ -11,9 +11,9 @@ use sidetrack_common::{
     addr::Family,
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
-        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_FORWARDS,
-        POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, POD_ROUTE_RULES,
-        Pod, Route,
+        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
+        POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6,
+        POD_ROUTE_RULES, Pod, Route,
     },
     route_rules::{MAX_SELECTORS, RouteSelector, SelectorsKey},
 };
@@ -37,6 +37,8 @@ pub struct PodRows {
     row: Box<Pod>,
     /// Whether this agent has written the row.
     is_written: bool,
+    /// Flags of the row that is in the kernel, of this or an earlier agent.
+    present_flags: Option<u32>,
     /// Flags of the row, as they are to be.
     flags: u32,
     routes: HashMap<RouteId, Route>,
@@ -54,6 +56,7 @@ impl PodRows {
             cookie,
             row: Box::new(Pod::zeroed()),
             is_written: false,
+            present_flags: None,
             flags: 0,
             routes: HashMap::new(),
             selectors: [None; 2],
@@ -64,6 +67,7 @@ impl PodRows {
 
     pub(super) fn add_earlier_row(&mut self, row: Pod) {
         self.flags = row.flags & PRESERVED_FLAGS;
+        self.present_flags = Some(row.flags);
         *self.row = row;
     }
 
@@ -86,6 +90,8 @@ impl PodRows {
         present: Option<Self>,
     ) -> Result<Self> {
         let present = present.unwrap_or_else(|| Self::earlier(cookie));
+        // A family that was captured once stays captured.
+        let captured = present.present_flags.unwrap_or_default() & POD_CAPTURE_V6;
         Ok(Self {
             row: Box::new(Pod {
                 netns_inode: inode.get(),
@@ -95,7 +101,7 @@ impl PodRows {
                 ..Pod::zeroed()
             }),
             is_written: false,
-            flags: present.flags & PRESERVED_FLAGS,
+            flags: present.flags & PRESERVED_FLAGS | captured,
             ..present
         })
     }
@@ -119,18 +125,18 @@ impl PodRows {
         self.uid().filter(|_| !self.proxy_is_outside)
     }
 
-    /// Writes the pod's row: its connections are decided by this policy from here on.
+    /// Writes the pod's row: its connections are decided by this policy from here on. Where another policy was active that
+    /// did not capture IPv6, this one does so from [`Self::write_flags`] on: interface rows of the other may be there until
+    /// then.
     ///
     /// # Errors
     /// If the map is full.
     pub fn write_pod(&mut self, policy: &Policy, id: PolicyId, maps: &Maps) -> Result<()> {
-        let passes = if policy.before_sidecar {
-            POD_BEFORE_SIDECAR
-        } else {
-            0
-        };
-        let flags = self.flags & !POD_BEFORE_SIDECAR | passes;
-        self.write_row(id.get(), flags, maps)
+        self.set(POD_BEFORE_SIDECAR, policy.before_sidecar);
+        let not_yet = self
+            .present_flags
+            .map_or(0, |flags| !flags & POD_CAPTURE_V6);
+        self.write_row(id.get(), self.flags & !not_yet, maps)
     }
 
     /// Whether the pod's row is written, by this agent.
@@ -160,7 +166,7 @@ impl PodRows {
             "write the pod's row; if the map is full, this node has more than 4096 sidecar pods",
         )?;
         *self.row = row;
-        self.flags = flags;
+        self.present_flags = Some(flags);
         self.is_written = true;
         Ok(())
     }
@@ -323,6 +329,7 @@ impl PodRows {
     pub fn remove_pod(&mut self, maps: &Maps) -> Result<()> {
         self.remove_own(&maps.pods, "the pod's row")?;
         self.is_written = false;
+        self.present_flags = None;
         Ok(())
     }
 

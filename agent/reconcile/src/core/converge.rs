@@ -9,7 +9,7 @@ use super::Core;
 use crate::{
     events::{NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
     node::{EnrollError, Enrollment, Found, NO_PROCESS, Node, NodeError, Processes as _},
-    plan::{self, Action, EnrolledFacts, Facts, Location, OnFailure, Steps},
+    plan::{self, Action, Change, EnrolledFacts, Facts, Location, OnFailure, Steps},
     state::{Desired, Goal, PodState, State},
 };
 
@@ -179,7 +179,7 @@ impl<N: Node> Core<N> {
         let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) else {
             return Ok(());
         };
-        let steps = plan::change_policy(&goal.policy, id, processes);
+        let steps = plan::write(Change::Policy, &goal.policy, id, processes);
         match run(&mut self.node, enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = log_missed(name, missed);
@@ -286,17 +286,20 @@ pub(super) async fn refresh<N: Node>(
     enrollment: &mut Enrollment<N>,
 ) -> Result<(), NodeError> {
     let policy = Arc::clone(&enrollment.policy);
-    let missed = run(node, enrollment, plan::refresh(&policy)).await?;
+    let processes = N::Processes::none();
+    let steps = plan::write(Change::Refresh, &policy, enrollment.policy_id, &processes);
+    let missed = run(node, enrollment, steps).await?;
     enrollment.stale = missed.is_some();
     missed.map_or(Ok(()), Err)
 }
 
-/// Does steps in their order. Answers why addresses and routes have to be read again, if they have.
+/// Does steps in their order. Answers the first failure that means that they are done again.
 pub(super) async fn run<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
     steps: Steps<'_, N::Processes>,
 ) -> Result<Option<NodeError>, NodeError> {
+    let mut missed = None;
     for (step, on_failure) in steps {
         let Enrollment {
             cookie, rows, link, ..
@@ -304,8 +307,8 @@ pub(super) async fn run<N: Node>(
         match node.step(*cookie, rows, Some(link), &step).await {
             Ok(()) => {}
             Err(problem) if on_failure == OnFailure::Abort => return Err(problem),
-            Err(problem) => return Ok(Some(problem)),
+            Err(problem) => missed = missed.or(Some(problem)),
         }
     }
-    Ok(None)
+    Ok(missed)
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     events::ENROLLED,
     node::{EnrollError, Enrollment, Found, Node, NodeError, Opened, Processes as _},
-    plan,
+    plan::{self, Change},
     state::{Goal, ListenerSearch, PodState, State},
 };
 
@@ -160,7 +160,10 @@ impl<N: Node> Core<N> {
             link,
         };
         let starting = starting && !matches!(held, Some(Held::Earlier(_)));
-        let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
+        let change = Change::Enroll {
+            passes: starting && goal.policy.before_sidecar,
+        };
+        let steps = plan::write(change, &goal.policy, policy_id, processes);
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = log_missed(name, missed);

@@ -84,7 +84,7 @@ impl<N: Node> Core<N> {
         mut link: Option<&mut N::Link>,
     ) -> Result<(), NodeError> {
         let mut result = Ok(());
-        for step in plan::leave() {
+        for step in plan::remove() {
             let rows = &mut removal.rows;
             let done = self
                 .node

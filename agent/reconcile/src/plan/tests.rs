@@ -4,8 +4,7 @@ use sidetrack_common::ids::{NetnsInode, PolicyId};
 use sidetrack_policy::Policy;
 
 use super::{
-    Action, EnrolledFacts, Facts, Location, OnFailure, Phase, Step, change_policy, enroll, leave,
-    plan, refresh,
+    Action, Change, EnrolledFacts, Facts, Location, OnFailure, Phase, Step, plan, remove, write,
 };
 
 const HERE: NetnsInode = NetnsInode::new(1);
@@ -26,7 +25,8 @@ fn kind<P>(step: &Step<'_, P>) -> &'static str {
         Step::WriteNamespace(_, Phase::Before) => "before",
         Step::WriteNamespace(_, Phase::After) => "after",
         Step::CaptureV6(_) => "v6",
-        Step::SetReturnRoute(_) => "return",
+        Step::SetReturnRoute(_, Phase::Before) => "return",
+        Step::SetReturnRoute(_, Phase::After) => "returned",
         Step::AttachPrograms => "lookup",
         Step::AdoptListeners(..) => "adopt",
         Step::AllowBeforeSidecar(_) => "allow",
@@ -42,10 +42,6 @@ fn kind<P>(step: &Step<'_, P>) -> &'static str {
         Step::RemoveCounters => "-counters",
         Step::RestoreNamespace => "-namespace",
     }
-}
-
-fn kinds<P>(steps: &[(Step<'_, P>, OnFailure)]) -> Vec<(&'static str, OnFailure)> {
-    steps.iter().map(|(step, on)| (kind(step), *on)).collect()
 }
 
 /// The expected plan, written out as a decision table.
@@ -120,15 +116,15 @@ fn a_settled_pod_needs_nothing() {
     assert_eq!(plan(&facts), []);
 }
 
+fn of_change(change: Change) -> Vec<(&'static str, OnFailure)> {
+    let policy = Policy::default();
+    let steps = write(change, &policy, PolicyId::new(1), &());
+    steps.iter().map(|(step, on)| (kind(step), *on)).collect()
+}
+
 #[test]
-fn the_row_of_an_enrolled_pod_comes_last() {
+fn the_row_of_an_enrolled_pod_comes_after_all_that_decides() {
     use OnFailure::{Abort, Stale};
-    let id = PolicyId::new(1);
-    let plain = Policy::default();
-    let passing = Policy {
-        before_sidecar: true,
-        ..Policy::default()
-    };
     let without = vec![
         ("read", Abort),
         ("v6", Abort),
@@ -138,43 +134,37 @@ fn the_row_of_an_enrolled_pod_comes_last() {
         ("adopt", Abort),
         ("pod", Abort),
         ("after", Stale),
+        ("returned", Stale),
     ];
-    for (policy, starting) in [(&plain, false), (&plain, true), (&passing, false)] {
-        assert_eq!(kinds(&enroll(policy, id, starting, &())), without);
-    }
+    assert_eq!(of_change(Change::Enroll { passes: false }), without);
     let mut with = without;
     with.insert(6, ("allow", Abort));
     with.insert(8, ("end", Stale));
-    assert_eq!(kinds(&enroll(&passing, id, true, &())), with);
+    assert_eq!(of_change(Change::Enroll { passes: true }), with);
 }
 
 #[test]
 fn another_policy_is_active_before_rows_of_the_old_one_go() {
     use OnFailure::{Abort, Stale};
-    let policy = Policy::default();
     let steps = [
         ("read", Abort),
+        ("v6", Stale),
+        ("return", Stale),
         ("before", Abort),
         ("adopt", Abort),
         ("pod", Abort),
         ("end", Stale),
         ("after", Stale),
-        ("v6", Stale),
-        ("return", Stale),
+        ("returned", Stale),
     ];
-    assert_eq!(kinds(&change_policy(&policy, PolicyId::new(1), &())), steps);
-    let steps = [
-        ("read", Stale),
-        ("after", Stale),
-        ("v6", Stale),
-        ("return", Stale),
-    ];
-    assert_eq!(kinds(&refresh::<()>(&policy)), steps);
+    assert_eq!(of_change(Change::Policy), steps);
+    let steps = ["read", "v6", "after", "returned"].map(|step| (step, Stale));
+    assert_eq!(of_change(Change::Refresh), steps);
 }
 
 #[test]
 fn the_row_of_a_leaving_pod_goes_first() {
-    let steps: Vec<_> = leave::<()>().iter().map(kind).collect();
+    let steps: Vec<_> = remove::<()>().iter().map(kind).collect();
     assert_eq!(
         steps,
         [

@@ -42,6 +42,8 @@ impl World {
         });
         let is_first = !tables.pods.contains_key(&cookie);
         let v6 = !is_first || !snapshot.has_v6 || rows.captures_v6;
+        let answers = policy.return_route().is_none() || namespace.has_return_route;
+        let answers = answers || self.faults.fired;
         for (holds, what) in [
             (lists, "lists"),
             (policy_row, "policy row"),
@@ -50,6 +52,7 @@ impl World {
             (lookup, "sk_lookup link"),
             (searched, "listeners"),
             (v6, "capture of IPv6"),
+            (answers, "return route"),
         ] {
             // What somebody has removed since is repaired later.
             self.require(holds || self.damaged, || {

@@ -15,6 +15,7 @@ pub enum Kind {
     WriteBefore,
     WriteAfter,
     CaptureV6,
+    AddReturnRoute,
     SetReturnRoute,
     AttachPrograms,
     AdoptListeners,
@@ -79,7 +80,8 @@ impl Op {
             Step::WriteNamespace(policy, Phase::Before) => with(Kind::WriteBefore, policy),
             Step::WriteNamespace(policy, Phase::After) => with(Kind::WriteAfter, policy),
             Step::CaptureV6(policy) => with(Kind::CaptureV6, policy),
-            Step::SetReturnRoute(policy) => with(Kind::SetReturnRoute, policy),
+            Step::SetReturnRoute(policy, Phase::Before) => with(Kind::AddReturnRoute, policy),
+            Step::SetReturnRoute(policy, Phase::After) => with(Kind::SetReturnRoute, policy),
             Step::AttachPrograms => Self::new(Kind::AttachPrograms),
             Step::AdoptListeners(policy, processes) => Self {
                 processes: (*processes).clone(),

@@ -52,7 +52,17 @@ impl World {
             Kind::WriteBefore => self.write_before(cookie, rows, policy, whole),
             Kind::WriteAfter => self.write_after(cookie, rows, policy, whole),
             Kind::CaptureV6 if whole => self.capture_v6(cookie, rows),
+            Kind::AddReturnRoute if whole => {
+                if let Some(namespace) = self.namespaces.get_mut(&cookie) {
+                    namespace.has_return_route |= policy.return_route().is_some();
+                }
+            }
             Kind::SetReturnRoute if whole => {
+                let row = self.tables.pods.get(&cookie);
+                let active = row.is_some_and(|row| row.source == *policy);
+                self.require(active || self.damaged, || {
+                    "the return route of another policy goes while it is active".to_owned()
+                });
                 if let Some(namespace) = self.namespaces.get_mut(&cookie) {
                     namespace.has_return_route = policy.return_route().is_some();
                 }
@@ -136,6 +146,7 @@ impl World {
             self.tables.ifaces.insert((cookie, *index));
         }
         rows.ifaces = wanted;
+        self.write_flags(cookie, rows, |row, rows| row.captures_v6 = rows.captures_v6);
     }
 
     fn remove_old_routes(
@@ -168,15 +179,22 @@ impl World {
             rows.added_v6 = true;
         }
         rows.captures_v6 = true;
-        if rows.policy.is_some()
-            && let Some(row) = self.tables.pods.get_mut(&cookie)
-        {
-            row.captures_v6 = true;
-            row.added_v6 = rows.added_v6;
+        self.write_flags(cookie, rows, |row, rows| row.added_v6 = rows.added_v6);
+    }
+
+    fn write_flags(
+        &mut self,
+        cookie: NetnsCookie,
+        rows: &mut FakeRows,
+        write: impl Fn(&mut PodRow, &FakeRows),
+    ) {
+        let own = rows.policy.is_some();
+        if let Some(row) = self.tables.pods.get_mut(&cookie).filter(|_| own) {
+            write(row, rows);
         }
-        if let Some(row) = &mut rows.row {
-            row.captures_v6 = true;
-            row.added_v6 = rows.added_v6;
+        if let Some(mut row) = rows.row.take() {
+            write(&mut row, rows);
+            rows.row = Some(row);
         }
     }
 
@@ -210,12 +228,15 @@ impl World {
         self.check_complete(cookie, rows, op, policy);
         self.check_owner(cookie, rows);
         self.stops_naming(cookie);
+        // Another policy that did not capture IPv6 may have interface rows.
+        let present = self.tables.pods.get(&cookie);
+        let captures_v6 = rows.captures_v6 && present.is_none_or(|row| row.captures_v6);
         let row = PodRow {
             pod: pod.clone(),
             uid: rows.uid.clone(),
             inode: rows.inode,
             policy: id,
-            captures_v6: rows.captures_v6,
+            captures_v6,
             added_v6: rows.added_v6,
             source: policy.clone(),
         };
