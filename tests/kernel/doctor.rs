@@ -1,5 +1,7 @@
 //! `sidetrack doctor` says of each facility whether it is there.
 
+mod matrix;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -36,7 +38,7 @@ enum Away {
 const OWN: &str = "sidetrack's own programs";
 
 /// What is removed, and the facilities that are missing then.
-const CASES: [(Away, &[&str]); 10] = [
+const CASES: [(Away, &[&str]); 16] = [
     // BPF_PROG_LOAD
     (
         Away::Call("bpf 0=5 22"),
@@ -94,10 +96,18 @@ const CASES: [(Away, &[&str]); 10] = [
     (Away::Bpffs, &["bpf filesystem"]),
     // BPF_OBJ_PIN
     (Away::Call("bpf 0=6 1"), &["bpf filesystem"]),
-    // BPF_MAP_FREEZE, which no facility is named after
+    // BPF_MAP_LOOKUP_ELEM, BPF_MAP_DELETE_ELEM, BPF_MAP_GET_NEXT_KEY, BPF_MAP_FREEZE, BPF_MAP_LOOKUP_BATCH and
+    // BPF_ITER_CREATE, which no facility is named after
+    (Away::Call("bpf 0=1 1"), &[OWN]),
+    (Away::Call("bpf 0=3 1"), &[OWN]),
+    (Away::Call("bpf 0=4 1"), &[OWN]),
     (Away::Call("bpf 0=22 1"), &[OWN]),
+    (Away::Call("bpf 0=24 1"), &[OWN]),
+    (Away::Call("bpf 0=33 1"), &[OWN]),
     // BPF_LINK_CREATE, which is refused where a program does not allow others beside it
     (Away::Call("bpf 0=28 1"), &["cgroup2"]),
+    // BPF_LINK_UPDATE, by which a later agent takes over
+    (Away::Call("bpf 0=29 1"), &["cgroup2"]),
 ];
 
 /// What an administrator has to prepare: the option that says where it is, and a place where it is not.
@@ -153,14 +163,22 @@ fn ready(command: &mut Command) -> Result<BTreeMap<String, Option<bool>>> {
 }
 
 /// The agent's program, on a kernel that refuses a call: see [`WITHOUT`].
-pub fn refusing(lab: &Lab, refused: &str) -> Result<PathBuf> {
-    let (script, wrapper) = (lab.dir().join("without.py"), lab.dir().join("refusing"));
-    fs::write(&script, WITHOUT)?;
-    let (python, agent) = (script.display(), binary()?);
-    let agent = agent.display();
+pub fn refusing(lab: &Lab, refused: &'static str) -> Result<PathBuf> {
+    wrapper(lab, &Away::Call(refused))
+}
+
+/// The agent's program, without a facility.
+fn wrapper(lab: &Lab, away: &Away) -> Result<PathBuf> {
+    let wrapper = lab.dir().join("without");
+    let mut words = away.prefix(&lab.places().bpffs);
+    words.push(binary()?.display().to_string());
+    let quoted: Vec<String> = words
+        .iter()
+        .map(|word| format!("'{}'", word.replace('\'', "'\\''")))
+        .collect();
     fs::write(
         &wrapper,
-        format!("#!/bin/sh\nexec python3 {python} '{refused}' {agent} \"$@\"\n"),
+        format!("#!/bin/sh\nexec {} \"$@\"\n", quoted.join(" ")),
     )?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
     Ok(wrapper)
@@ -174,34 +192,26 @@ fn doctor(places: &Places) -> Result<Command> {
 }
 
 impl Away {
-    fn applied(&self, doctor: &Command, bpffs: &Path) -> Command {
-        let mut command = match self {
-            Self::Call(refused) => {
-                let mut python = Command::new("python3");
-                python.args(["-c", WITHOUT, refused]);
-                python
-            }
-            Self::Directory(directory) => {
-                const HIDE: &str = "mount -t tmpfs none $0 && exec \"$@\"";
-                let mut unshare = Command::new("unshare");
-                unshare.args(["--mount", "sh", "-c", HIDE, directory]);
-                unshare
-            }
-            Self::Release(release) => {
-                const SHOW: &str = "mount -t tmpfs none /mnt && echo $0 > /mnt/release && \
-                    mount --bind /mnt/release /proc/sys/kernel/osrelease && exec \"$@\"";
-                let mut unshare = Command::new("unshare");
-                unshare.args(["--mount", "sh", "-c", SHOW, release]);
-                unshare
-            }
-            Self::Bpffs => {
-                const PROTECT: &str =
-                    "mount --bind $0 $0 && mount -o remount,bind,ro $0 && exec \"$@\"";
-                let mut unshare = Command::new("unshare");
-                unshare.args(["--mount", "sh", "-c", PROTECT]).arg(bpffs);
-                unshare
-            }
+    /// The start of a command line: what follows it runs without the facility.
+    fn prefix(&self, bpffs: &Path) -> Vec<String> {
+        const HIDE: &str = "mount -t tmpfs none $0 && exec \"$@\"";
+        const SHOW: &str = "mount -t tmpfs none /mnt && echo $0 > /mnt/release && \
+            mount --bind /mnt/release /proc/sys/kernel/osrelease && exec \"$@\"";
+        const PROTECT: &str = "mount --bind $0 $0 && mount -o remount,bind,ro $0 && exec \"$@\"";
+        let bpffs = bpffs.display().to_string();
+        let words = match self {
+            Self::Call(refused) => vec!["python3", "-c", WITHOUT, refused],
+            Self::Directory(directory) => vec!["unshare", "--mount", "sh", "-c", HIDE, directory],
+            Self::Release(release) => vec!["unshare", "--mount", "sh", "-c", SHOW, release],
+            Self::Bpffs => vec!["unshare", "--mount", "sh", "-c", PROTECT, &bpffs],
         };
+        words.into_iter().map(str::to_owned).collect()
+    }
+
+    fn applied(&self, doctor: &Command, bpffs: &Path) -> Command {
+        let mut words = self.prefix(bpffs).into_iter();
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
         command.arg(doctor.get_program()).args(doctor.get_args());
         command
     }

@@ -96,6 +96,8 @@ impl Datapath {
         (cgroup, given): (&Path, Option<&Path>),
         level: LogLevel,
     ) -> Result<(Self, KernelLog)> {
+        let loaded = Loaded::new(&pins, level)?;
+        loaded.try_out()?;
         let Loaded {
             loader,
             mut ebpf,
@@ -106,8 +108,7 @@ impl Datapath {
             adoption,
             tasks,
             queues,
-        } = Loaded::new(&pins, level)?;
-        maps.choose_target_seed()?;
+        } = loaded;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
         let cgroup_id = cgroups::id(cgroup)?;

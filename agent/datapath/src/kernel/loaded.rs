@@ -1,9 +1,16 @@
 //! Everything of the core that the kernel may refuse, loaded before any of it is attached.
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use aya::Ebpf;
+use bytemuck::Zeroable as _;
+use sidetrack_common::conn::WantedListener;
 
 use super::{
     adoption::Adoption,
@@ -67,5 +74,26 @@ impl Loaded {
             tasks,
             queues,
         })
+    }
+
+    /// Does with it what an agent does once it is attached: reads, writes and lists maps, looks at processes and at their
+    /// open files. What the kernel refuses then would leave hooks that no agent serves.
+    ///
+    /// # Errors
+    /// If the kernel refuses any of that.
+    pub(super) fn try_out(&self) -> Result<()> {
+        // Sockets have higher cookies: it is looked for and not found.
+        const NO_SOCKET: u64 = 0;
+        let until = Instant::now() + Duration::from_millis(200);
+        self.maps.choose_target_seed()?;
+        self.maps.recount_handshakes()?;
+        self.adoption.listeners.keys().context("list listeners")?;
+        let counted = self.tasks.count(&BTreeMap::from([(1, None)]), 0);
+        counted.context("look at processes")?;
+        let sockets = [(NO_SOCKET, WantedListener::zeroed())];
+        let own = [std::process::id() as i32];
+        let searched = self.adoption.run(&sockets, Some(&own), until);
+        searched.context("look at the open files of a process")?;
+        Ok(())
     }
 }

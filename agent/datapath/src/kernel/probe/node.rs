@@ -49,14 +49,14 @@ fn try_pins(pins: &Pins) -> Result<()> {
     removed.map(drop)
 }
 
-/// Loads all that an agent loads at its start. Nothing is attached.
+/// Loads all that an agent loads at its start, and tries it. Nothing is attached.
 pub(super) fn own_programs(bpffs: &Path) -> Result<(), String> {
     let load = || -> Result<()> {
         let pins = Pins::new(bpffs)?;
         layouts::remove_abandoned_trials(&pins)?;
         let trial = pins.trial();
         let held = trial.lock()?;
-        let loaded = Loaded::new(&trial, LogLevel::WARNINGS).map(drop);
+        let loaded = Loaded::new(&trial, LogLevel::WARNINGS).and_then(|it| it.try_out());
         let removed = layouts::remove_everything(trial.root());
         drop(held);
         loaded?;
@@ -70,16 +70,16 @@ pub(super) fn cgroup2(given: Option<&Path>) -> Result<(), Problem> {
     try_link(&cgroup).map_err(|error| Problem::Unprepared(format!("{error:#}")))
 }
 
-/// Attaches a program that allows every connection, and detaches it at once.
+/// Attaches a program that allows every connection, replaces it by itself, and detaches it at once.
 fn try_link(cgroup: &Path) -> Result<()> {
     let Ok(program) = programs::smallest() else {
         // Another line of the report says why.
         return Ok(());
     };
     let target = File::open(cgroup).with_context(|| format!("open {}", cgroup.display()))?;
-    sys::link_create(program.as_fd(), target.as_fd(), programs::SMALLEST)
-        .map(drop)
-        .with_context(|| format!("attach a program to cgroup {}", cgroup.display()))
+    let link = sys::link_create(program.as_fd(), target.as_fd(), programs::SMALLEST)
+        .with_context(|| format!("attach a program to cgroup {}", cgroup.display()))?;
+    sys::link_update(link.as_fd(), program.as_fd()).context("replace the program of a link")
 }
 
 /// A file system that the kernel supports only needs to be mounted.
