@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::pty::{Winsize, openpty};
 use parking_lot::Mutex;
 
-pub use self::svg::svg;
+pub use self::svg::{animated, svg};
 use crate::{command::Process, wait::eventually};
 
 /// The lines of the terminal.
@@ -151,6 +151,26 @@ impl Terminal {
             ensure!(!self.screen().alternate_screen(), "it shows another screen");
             Ok(())
         })
+    }
+}
+
+/// What a terminal shows of text that is written to it bit by bit, without a program.
+pub struct Screens(vt100::Parser);
+
+impl Screens {
+    /// Of so many columns.
+    pub fn new(columns: u16) -> Result<Self> {
+        Ok(Self(vt100::Parser::new(
+            length(LINES)?,
+            length(columns)?,
+            0,
+        )))
+    }
+
+    /// Writes text; what is shown then.
+    pub fn show(&mut self, text: &str) -> vt100::Screen {
+        self.0.process(text.replace('\n', "\r\n").as_bytes());
+        self.0.screen().clone()
     }
 }
 

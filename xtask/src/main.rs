@@ -65,7 +65,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Vm(options) => vm::run(&options),
-        Command::Pictures(arguments) => tool::tests("pictures", Agent::Debug, &arguments),
+        Command::Pictures(arguments) => tool::pictures(&arguments),
         Command::Demo(arguments) => tool::demo(&arguments),
     }
 }

@@ -60,6 +60,13 @@ pub fn tests(name: &str, agent: Agent, arguments: &Arguments) -> Result<ExitCode
     run(name, Needs::Tests, agent, program(name), arguments)
 }
 
+/// The pictures of terminals in the docs, the demo among them.
+pub fn pictures(arguments: &Arguments) -> Result<ExitCode> {
+    let mut command = program("pictures");
+    command.arg("--tools").arg(tools().join("python"));
+    run("pictures", Needs::Tests, Agent::Debug, command, arguments)
+}
+
 /// The story on a real cluster. It works through the API server, so it needs no root.
 pub fn e2e(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = program("e2e");

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use anstyle::{Ansi256Color, Color, Effects, RgbColor, Style};
 use anstyle_svg::{Term, WIN10_CONSOLE};
+use anyhow::{Context as _, Result, ensure};
 use vt100::{Cell, Screen};
 
 /// Draws a screen. `title` is for people who cannot see it; it has no markup.
@@ -42,6 +43,43 @@ pub fn svg(screen: &Screen, title: &str) -> String {
         &format!(" role=\"img\">\n  <title>{title}</title>\n"),
         1,
     )
+}
+
+/// Draws screens of one size and colors, one after the other and again from the start, each for so many seconds. Who
+/// wants no motion sees the last.
+///
+/// # Errors
+/// If there is no screen.
+pub fn animated(frames: &[(Screen, f32)], title: &str) -> Result<String> {
+    const MOTION: &str = "\
+    .frame { visibility: hidden; animation-iteration-count: infinite; animation-timing-function: step-end }
+    @media (prefers-reduced-motion: reduce) {
+      .frame { animation: none !important }
+      .frame:last-of-type { visibility: visible }
+    }
+";
+    let total: f32 = frames.iter().map(|(_, seconds)| seconds).sum();
+    let (mut moments, mut texts) = (String::new(), String::new());
+    let (mut head, mut end) = (String::new(), 0.0);
+    for (number, (screen, seconds)) in frames.iter().enumerate() {
+        let picture = svg(screen, title);
+        let (before, rest) = picture.split_once("  <text ").context("a text")?;
+        let (text, _) = rest.split_once("</text>").context("its end")?;
+        head = before.to_owned();
+        let begin = end;
+        end += seconds / total * 100.0;
+        let _ = writeln!(
+            moments,
+            "    @keyframes f{number} {{ 0% {{ visibility: hidden }} {begin:.2}% {{ visibility: visible }} {end:.2}%, 100% {{ visibility: hidden }} }}"
+        );
+        let _ = writeln!(
+            texts,
+            "  <g class=\"frame\" style=\"animation-name: f{number}; animation-duration: {total:.1}s\"><text {text}</text></g>"
+        );
+    }
+    let styled = head.replacen("  </style>", &format!("{MOTION}{moments}  </style>"), 1);
+    ensure!(!frames.is_empty(), "no screen");
+    Ok(format!("{styled}{texts}</svg>\n"))
 }
 
 fn style(cell: &Cell) -> Style {

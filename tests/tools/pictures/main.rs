@@ -1,6 +1,7 @@
 //! Draws the pictures of terminals in the docs, of 112 columns and 24 lines, with real commands of a real agent, with
 //! pods, sidecars and connections.
 
+mod demo;
 mod scene;
 
 use std::{
@@ -34,6 +35,9 @@ struct Options {
     /// Where they are written
     #[arg(long, value_name = "DIR", default_value = "docs/pictures")]
     out: PathBuf,
+    /// Python environment of the demo
+    #[arg(long, value_name = "DIR")]
+    tools: PathBuf,
 }
 
 fn main() -> Result<()> {
@@ -45,6 +49,7 @@ fn main() -> Result<()> {
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
+    demo::draw(&options.tools, &out)?;
     let scene = Scene::new()?;
     let places = scene.lab.places();
     top(places, &out)?;

@@ -1,6 +1,6 @@
 use std::num::NonZeroU16;
 
-use super::svg;
+use super::{animated, svg};
 
 fn picture(bytes: &str) -> String {
     let size = |size| NonZeroU16::new(size).expect("a size");
@@ -36,4 +36,25 @@ fn colors_of_all_kinds() {
     ] {
         assert!(picture.contains(part), "{part}: {picture}");
     }
+}
+
+#[test]
+fn screens_follow_each_other() {
+    let size = |size| NonZeroU16::new(size).expect("a size");
+    let mut parser = vt100::Parser::new(size(4), size(40), 0);
+    let frames = ["first ", "second"].map(|text| {
+        parser.process(text.as_bytes());
+        (parser.screen().clone(), 1.0)
+    });
+    let picture = animated(&frames, "a title").expect("a picture");
+    for part in [
+        "@keyframes f0 { 0% { visibility: hidden } 0.00% { visibility: visible } 50.00%, 100%",
+        "@keyframes f1 { 0% { visibility: hidden } 50.00% { visibility: visible } 100.00%, 100%",
+        "animation-name: f1; animation-duration: 2.0s\"><text",
+        "first second",
+    ] {
+        assert!(picture.contains(part), "{part}: {picture}");
+    }
+    assert_eq!(picture.matches("<title>a title</title>").count(), 1);
+    assert!(animated(&[], "a title").is_err());
 }
