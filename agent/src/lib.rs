@@ -2,6 +2,8 @@
 //!
 //! See docs/architecture.md for how the parts fit together.
 
+#![forbid(unsafe_code)]
+
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod api;
 pub mod client;

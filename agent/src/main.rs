@@ -1,5 +1,7 @@
 //! The `sidetrack` binary.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

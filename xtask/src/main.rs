@@ -1,5 +1,7 @@
 //! `cargo xtask`: builds, tests and demonstrates a checkout.
 
+#![forbid(unsafe_code)]
+
 mod apt;
 mod arch;
 mod archive;

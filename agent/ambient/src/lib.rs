@@ -23,6 +23,8 @@
 //! assert_eq!(table.served("uid-1"), Served::NotListed);
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod message;
 mod packet;
 mod server;

@@ -2,6 +2,8 @@
 //!
 //! Nothing here depends on the kernel's programs or on single pods.
 
+#![forbid(unsafe_code)]
+
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod duration;
 pub mod files;

@@ -7,6 +7,8 @@
 //! Exit codes: 0 fine, 1 failed or something does not answer, 2 wrong usage. Commands for one pod exit with
 //! the code of the command in the agent's container.
 
+#![forbid(unsafe_code)]
+
 mod agents;
 mod ask;
 mod bug_report;

@@ -3,6 +3,8 @@
 //! The agent's command line and the kubectl plugin show the same, so it is here, without a kernel facility.
 //! Everything but [`screen`] is state and text, which tests check without a terminal.
 
+#![forbid(unsafe_code)]
+
 mod counts;
 pub mod documents;
 pub mod history;

@@ -62,6 +62,8 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod arguments;
 pub mod compiled;
 pub mod dialect;

@@ -121,6 +121,8 @@
 //! assert_eq!(core.node.0[10..], ["AdoptListeners"]);
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod allowance;
 pub mod cni;
 mod core;

@@ -3,6 +3,8 @@
 //! A program of its own: it faces the network, has no privileges, and carries no kernel code. What it answers is
 //! [`sidetrack_policy::webhook`].
 
+#![forbid(unsafe_code)]
+
 mod body;
 mod readers;
 mod run;
