@@ -302,6 +302,17 @@ pub struct StoredRecord {
     pub pad: u32,
 }
 
+/// What the record of a socket counts as, as the agent reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct Charge {
+    /// See [`StoredRecord::netns`].
+    pub netns: u64,
+    /// See [`StoredRecord::charge`].
+    pub charge: u64,
+}
+
 /// What a record counts for that an MPTCP socket has: those of its subflows, of which the kernel makes eight at most
 /// (`MPTCP_SUBFLOWS_MAX`), are never closed by themselves.
 pub const MPTCP_CHARGE: u32 = 9;

@@ -11,6 +11,7 @@ pub mod number;
 pub mod owner;
 pub mod sk_lookup;
 pub mod sk_msg;
+pub mod sk_storage;
 pub mod skb;
 pub mod sock_addr;
 pub mod sock_map;

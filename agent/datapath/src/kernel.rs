@@ -5,6 +5,7 @@ pub mod adoption;
 pub mod attachments;
 pub mod callbacks;
 pub mod cgroup;
+pub mod charges;
 pub mod connection_counts;
 pub mod datapath;
 pub mod dns;

@@ -169,6 +169,7 @@ impl Reconciler {
     /// Removes what no pod needs any more; answers what could not be.
     fn tidy(&mut self) -> Vec<String> {
         let counts = self.sweep_counts();
+        let recounted = self.core.node.datapath.charges.recount();
         let node = &mut self.core.node;
         node.datapath.close_removed();
         let results = [
@@ -177,6 +178,9 @@ impl Reconciler {
             node.datapath.keep_dns(),
             node.departed.sweep(&node.datapath.maps),
             node.stale_destinations.sweep(&node.datapath.maps),
+            recounted.map_err(|error| {
+                anyhow::Error::from(error).context("correct the counts of records")
+            }),
             counts.map_err(|error| {
                 anyhow::Error::from(error).context("remove counts of departed pods")
             }),

@@ -12,6 +12,8 @@
 #[cfg(target_arch = "bpf")]
 mod adopt;
 #[cfg(target_arch = "bpf")]
+mod charges;
+#[cfg(target_arch = "bpf")]
 mod connect;
 #[cfg(target_arch = "bpf")]
 mod getsockopt;

@@ -41,8 +41,27 @@ struct Context {
 
 /// The first member of `struct bpf_iter_meta`.
 #[repr(C)]
-struct Meta {
+pub(super) struct Meta {
     seq: *mut c_void,
+}
+
+impl Meta {
+    /// Writes a value to the reader of an iterator.
+    ///
+    /// # Safety
+    /// `meta` is that of the program's own context.
+    #[inline(always)]
+    pub(super) unsafe fn write<T>(meta: *mut Self, value: &T) {
+        // SAFETY: the caller's promise, and a value of the given size.
+        unsafe {
+            let seq = ptr::read_volatile(&raw const (*meta).seq);
+            bpf_seq_write(
+                seq.cast(),
+                ptr::from_ref(value).cast(),
+                size_of::<T>() as u32,
+            );
+        }
+    }
 }
 
 /// A listening socket of the map.
@@ -121,15 +140,10 @@ impl MapSocket {
     /// Writes a value to the reader.
     #[inline(always)]
     pub fn write<T>(&self, value: &T) {
-        // SAFETY: the program's own context, and a value of the given size.
+        // SAFETY: the program's own context.
         unsafe {
             let meta = ptr::read_volatile(&raw const (*self.ctx).meta);
-            let seq = ptr::read_volatile(&raw const (*meta).seq);
-            bpf_seq_write(
-                seq.cast(),
-                ptr::from_ref(value).cast(),
-                size_of::<T>() as u32,
-            );
+            Meta::write(meta, value);
         }
     }
 }

@@ -1,9 +1,13 @@
 //! Records of sockets are kernel memory that the agent pays for.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    protocol::{APP, PROXY},
+    agent::WAIT_TIMEOUT,
+    protocol::{APP, PROXY, Request},
     sidecar,
+    wait::eventually,
 };
 use sidetrack_common::names::{POOL_IN_USE, RECORD_QUOTA};
 
@@ -59,4 +63,35 @@ fn sockets_of_a_pod_have_a_quota() -> Result<()> {
     let made = fixture.client.connect(&APP, at(VIP[0], 80))?;
     ensure!(made.accepted_by == 15001, "{made:?}");
     Ok(())
+}
+
+kernel_test!(connections_that_are_never_accepted_do_not_count_for_good);
+/// The listener is closed while a connection waits in its queue, whose socket no process ever closes.
+fn connections_that_are_never_accepted_do_not_count_for_good() -> Result<()> {
+    /// Two looks at all records.
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    let mut fixture = PodFixture::new()?;
+    let sidecar = fixture.pod.actor()?;
+    sidecar.ask(&Request::Hang(at("0.0.0.0", 15001)))?;
+    fixture.enroll(&[WITHOUT_TARGETS])?;
+    let places = &fixture.agent.places;
+    let cookie = places.cookie("test/app")?;
+    let counted = || -> Result<[i64; 2]> {
+        let counts = places.maps()?.records_by_pod;
+        let count = |key: u64| anyhow::Ok(counts.get(&key)?.unwrap_or_default().cast_signed());
+        Ok([count(cookie)?, count(POOL_IN_USE)?])
+    };
+    fixture.client.flood(at(VIP[0], 80), 1)?;
+    eventually(WAIT_TIMEOUT, || {
+        let counts = counted()?;
+        ensure!(counts == [2, 2], "{counts:?}");
+        Ok(())
+    })?;
+    drop(sidecar);
+    drop(fixture.client);
+    eventually(TIMEOUT, || {
+        let counts = counted()?;
+        ensure!(counts == [0, 0], "{counts:?}");
+        Ok(())
+    })
 }

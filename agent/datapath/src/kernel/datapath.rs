@@ -15,6 +15,7 @@ use super::{
     adoption::Adoption,
     attachments::{AttachedHook, Attachments, attach_or_take, is_at},
     callbacks, cgroup as cgroups,
+    charges::Charges,
     connection_counts::RemovedCounts,
     dns::Dns,
     forwarding::Forwarding,
@@ -49,6 +50,8 @@ pub struct Datapath {
     pub adoption: Arc<Adoption>,
     /// Says which processes are in which network namespaces.
     pub tasks: Arc<Tasks>,
+    /// Corrects the counts of records.
+    pub charges: Charges,
     /// Says which listeners have connections that wait; `None` if this kernel cannot.
     pub queues: Option<Arc<Queues>>,
     pub(super) inbound: InboundTemplate,
@@ -107,6 +110,7 @@ impl Datapath {
             inbound,
             adoption,
             tasks,
+            charges,
             queues,
         } = loaded;
         let target = File::open(cgroup)
@@ -144,6 +148,7 @@ impl Datapath {
             removed_counts: Arc::default(),
             adoption,
             tasks,
+            charges,
             queues,
             inbound,
             acceleration,

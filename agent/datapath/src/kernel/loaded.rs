@@ -14,6 +14,7 @@ use sidetrack_common::conn::WantedListener;
 
 use super::{
     adoption::Adoption,
+    charges::Charges,
     hooks::{CGROUP_HOOKS, INBOUND_PROGRAM},
     inbound::InboundTemplate,
     kernel_layout,
@@ -36,6 +37,7 @@ pub(super) struct Loaded {
     pub(super) inbound: InboundTemplate,
     pub(super) adoption: Arc<Adoption>,
     pub(super) tasks: Arc<Tasks>,
+    pub(super) charges: Charges,
     pub(super) queues: Option<Arc<Queues>>,
 }
 
@@ -58,6 +60,7 @@ impl Loaded {
         let inbound = InboundTemplate::new(pins, &ebpf, level)?;
         let adoption = Adoption::load(&mut ebpf, pins)?.into();
         let tasks = Tasks::load(&mut ebpf)?.into();
+        let charges = Charges::load(&mut ebpf, pins)?;
         // No connection depends on it.
         let queues = Queues::load(&mut ebpf, pins)
             .inspect_err(|error| tracing::warn!("sidecars that hang are not seen: {error:#}"))
@@ -72,6 +75,7 @@ impl Loaded {
             inbound,
             adoption,
             tasks,
+            charges,
             queues,
         })
     }
@@ -87,6 +91,7 @@ impl Loaded {
         let until = Instant::now() + Duration::from_millis(200);
         self.maps.choose_target_seed()?;
         self.maps.recount_handshakes()?;
+        self.charges.recount().context("count records")?;
         self.adoption.listeners.keys().context("list listeners")?;
         let counted = self.tasks.count(&BTreeMap::from([(1, None)]), 0);
         counted.context("look at processes")?;
