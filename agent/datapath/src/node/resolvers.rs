@@ -58,8 +58,8 @@ impl Default for Resolvers {
 }
 
 impl Resolvers {
-    /// Reads a pod's servers for the first time. `None` if that takes too long, or no process of the pod runs yet; no servers
-    /// if the file cannot be read.
+    /// Reads a pod's servers for the first time. `None` if that takes too long, or the file cannot be read: what is not known
+    /// is captured.
     pub async fn first(
         &mut self,
         holder: &str,
@@ -79,14 +79,14 @@ impl Resolvers {
         if answered.is_err() {
             self.paused_until = Some(Instant::now() + PAUSE);
         }
-        match answered.ok()??.servers {
-            Ok(servers) => Some(servers),
-            Err(problem) if is_awaited && problem.kind() == io::ErrorKind::NotFound => None,
-            Err(problem) => {
-                tracing::warn!(%cookie, "read the pod's resolv.conf: {problem}");
-                Some(Vec::new())
-            }
-        }
+        let servers = answered.ok()??.servers;
+        servers
+            .inspect_err(|problem| {
+                if !(is_awaited && problem.kind() == io::ErrorKind::NotFound) {
+                    tracing::warn!(%cookie, "read the pod's resolv.conf: {problem}");
+                }
+            })
+            .ok()
     }
 
     /// Those of these pods whose files are to be read now.

@@ -60,3 +60,13 @@ async fn what_was_read_for_an_earlier_enrollment_is_not_used() {
     assert_eq!(first, servers("10.0.0.2"));
     assert_eq!(resolvers.read(), []);
 }
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_says_nothing_of_its_servers() {
+    let (dir, source) = process("10.0.0.1");
+    let file = dir.path().join("root/etc/resolv.conf");
+    fs::remove_file(&file).expect("no file");
+    fs::create_dir(&file).expect("a directory in its place");
+    let mut resolvers = Resolvers::default();
+    assert_eq!(resolvers.first("shop", COOKIE, source).await, None);
+}
