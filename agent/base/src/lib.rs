@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 // From the bottom up: no module uses one that stands below it in this list.
+pub mod api_server;
 pub mod duration;
 pub mod files;
 pub mod log;

@@ -14,10 +14,13 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Config, Error, Resource, ResourceExt as _,
     api::{ListParams, Request},
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::{Deserialize, de::DeserializeOwned};
+use sidetrack_base::api_server::{chain, name_server};
 use sidetrack_policy::{facts::PodFacts, gate::OPEN_GATE, select::LABEL, text::printable};
+use tower::util::MapErrLayer;
 
 use crate::{
     agents::{self, Agent},
@@ -126,7 +129,7 @@ impl Cluster {
                 .namespace
                 .clone()
                 .unwrap_or_else(|| config.default_namespace.clone()),
-            client: Client::try_from(config).context("connect to the cluster")?,
+            client: client(config)?,
             connect: connect.clone(),
         })
     }
@@ -277,6 +280,14 @@ impl Cluster {
     }
 }
 
+/// A client whose errors name the server that cannot be reached.
+fn client(config: Config) -> Result<Client> {
+    let server = config.cluster_url.to_string();
+    let builder = ClientBuilder::try_from(config).context("connect to the cluster")?;
+    let layer = MapErrLayer::new(move |error| name_server(&server, error));
+    Ok(builder.with_layer(&layer).build())
+}
+
 /// The objects of one list.
 pub async fn list<K>(api: Api<K>, parameters: ListParams) -> Result<Vec<K>>
 where
@@ -305,8 +316,10 @@ impl std::error::Error for Denied {}
 
 /// What the API server says, as a sentence: kube's text has the whole answer, as a struct of Rust.
 pub fn plain(error: Error) -> anyhow::Error {
-    let Error::Api(status) = error else {
-        return error.into();
+    let status = match error {
+        Error::Api(status) => status,
+        Error::Service(cause) => return anyhow!(chain(&*cause)),
+        other => return other.into(),
     };
     let said = match status.message.as_str() {
         "" => format!("the API server answers {} {}", status.code, status.reason),

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use hyper_util::{
-    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    client::legacy::{self, Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
 };
 use kube::{
     Client, Config,
     client::{Body, ConfigExt as _},
 };
-use tower::{BoxError, ServiceBuilder, timeout::TimeoutLayer};
+use sidetrack_base::api_server::name_server;
+use tower::{ServiceBuilder, timeout::TimeoutLayer};
 
 /// Longest wait for a connection. While the API server is away its address may swallow packets, and an attempt that
 /// began then would hang long after it is back.
@@ -53,11 +54,12 @@ pub(super) fn connect(config: &Config, answer: Duration) -> Result<Client> {
         .rustls_https_connector_with_connector(tcp)
         .context("prepare TLS")?;
     let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(tls);
+    let server = config.cluster_url.to_string();
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().context("prepare authentication")?)
         .layer(TimeoutLayer::new(answer))
-        .map_err(BoxError::from)
+        .map_err(move |error: legacy::Error| name_server(&server, error.into()))
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
 }

@@ -20,28 +20,42 @@ fn config(address: SocketAddr) -> kube::Config {
     kube::Config::new(format!("http://{address}").parse().unwrap())
 }
 
+/// How the first request to a server fails.
+async fn failure(address: SocketAddr) -> Result<String> {
+    let client = connect(&config(address), ANSWER)?;
+    let target = Target {
+        path: "/api/v1/namespaces".to_owned(),
+        fields: None,
+        metadata_only: true,
+    };
+    let mut watch: Watch<ObjectFacts> =
+        Watch::start(client, target, Timeouts::default(), Backoff::default());
+    loop {
+        match tokio::time::timeout(ANSWER * 10, watch.next()).await? {
+            Update::Event(_) => {}
+            Update::Current => panic!("nothing has answered"),
+            Update::Failed(failure) => return Ok(failure.to_string()),
+        }
+    }
+}
+
 #[test]
 fn a_server_that_accepts_and_never_answers_is_a_problem_in_time() {
     let text = block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let client = connect(&config(listener.local_addr()?), ANSWER)?;
-        let target = Target {
-            path: "/api/v1/namespaces".to_owned(),
-            fields: None,
-            metadata_only: true,
-        };
-        let mut watch: Watch<ObjectFacts> =
-            Watch::start(client, target, Timeouts::default(), Backoff::default());
-        loop {
-            match tokio::time::timeout(ANSWER * 10, watch.next()).await? {
-                Update::Event(_) => {}
-                Update::Current => panic!("nothing has answered"),
-                Update::Failed(failure) => return Result::<String>::Ok(failure.to_string()),
-            }
-        }
+        failure(listener.local_addr()?).await
     });
     let text = text.unwrap().unwrap();
     assert!(text.contains("timed out"), "{text}");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_named() {
+    let text = block_on(failure(SocketAddr::from(([127, 0, 0, 1], 1))));
+    assert_eq!(
+        text.unwrap().unwrap(),
+        "the API server at http://127.0.0.1:1/ cannot be reached: tcp connect error: Connection refused (os error 111)"
+    );
 }
 
 #[test]

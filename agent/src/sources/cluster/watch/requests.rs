@@ -14,6 +14,7 @@ use kube::{
     core::{Request as Path, Status},
 };
 use serde::{Deserialize, de::DeserializeOwned};
+use sidetrack_base::api_server::chain;
 use tokio::time::timeout;
 
 /// Most bytes that are read of an answer with several objects.
@@ -61,7 +62,7 @@ pub struct Target {
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The server cannot be reached, or does not answer.
-    #[error("{}", chain(.0))]
+    #[error("{}", unreachable(.0))]
     Unreachable(#[from] kube::Error),
     /// The server answered with an error.
     #[error("{}", text(.0))]
@@ -101,18 +102,12 @@ impl Failure {
     }
 }
 
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let next_text = next.to_string();
-        if !text.contains(&next_text) {
-            text = format!("{text}: {next_text}");
-        }
-        cause = next.source();
+/// Without the name that kube gives to errors of the HTTP client.
+fn unreachable(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Service(cause) => chain(cause.as_ref()),
+        other => chain(other),
     }
-    text
 }
 
 fn text(status: &Status) -> String {
