@@ -153,8 +153,11 @@ impl ClusterReport {
             })
             .ok();
         let gates = wanted.iter().flat_map(|it| &it.open_gate);
-        let gates = gates.filter(|it| names_any(it));
-        problems.extend(gates.map(|nodes| {
+        let gates: Vec<&String> = gates.filter(|it| names_any(it)).collect();
+        // The agents of these nodes say the same.
+        let is_named = !gates.is_empty();
+        let is_new = |line: &&String| !(is_named && line.contains(OPEN_GATE));
+        problems.extend(gates.into_iter().map(|nodes| {
             let nodes = shortened(nodes);
             format!("the gate is open by annotation {OPEN_GATE} of the DaemonSet, for nodes {nodes:?}: while their agents do not answer or are not ready, pods start past their sidecars")
         }));
@@ -178,7 +181,12 @@ impl ClusterReport {
             unanswered.extend(row.problem.as_ref().map(named));
             if let Some(Ok(answer)) = &answer {
                 notes.extend(answer.notes.iter().map(named));
-                problems.extend(answer.problems.iter().map(named));
+                // The command answers in place of an agent that does not.
+                let kind = match answer.agent_state.as_str() {
+                    "silent" => &mut unanswered,
+                    _ => &mut problems,
+                };
+                kind.extend(answer.problems.iter().filter(is_new).map(named));
             }
             if let Some(version) = &row.version {
                 versions.entry(version.clone()).or_default().push(node);
