@@ -351,10 +351,25 @@ fn nodes_that_should_have_an_agent() -> Result<()> {
     ensure!(cluster.run(&["status"])?.code == 0);
     // An administrator has opened the gate of a node, whose agent is not there to say so.
     let mut opened = lab::plugin::daemonset(30);
-    opened["metadata"]["annotations"] = serde_json::json!({"sidetrack.dev/open-gate": "node-03"});
-    cluster.api.apply(opened)?;
+    opened["metadata"]["annotations"] = json!({"sidetrack.dev/open-gate": "node-03"});
+    cluster.api.apply(opened.clone())?;
     check(1, "the gate is open by annotation sidetrack.dev/open-gate")?;
     check(1, "for nodes \"node-03\"")?;
+    // An agent that is there says so as well.
+    let says =
+        "the gate of this node is open by annotation sidetrack.dev/open-gate of DaemonSet s/t";
+    let says = format!(
+        "case $2 in pods) echo '[]';; *) echo '{{\"agent_state\": \"ready\", \"problems\": [\"{says}\"]}}';; esac"
+    );
+    cluster.agent("node-07", Agent::Script(says))?;
+    opened["metadata"]["annotations"] = json!({"sidetrack.dev/open-gate": "*"});
+    cluster.api.apply(opened)?;
+    let status = cluster.run(&["status"])?;
+    ensure!(
+        status.out.matches("sidetrack.dev/open-gate").count() == 1,
+        "{status:?}"
+    );
+    cluster.agent("node-07", Agent::with(&[]))?;
     // It is not known how many should have one.
     cluster.api.forbid("DaemonSet")?;
     check(3, "daemonsets is forbidden")
@@ -372,7 +387,112 @@ fn as_many_are_asked_at_a_time_as_the_flag_says() -> Result<()> {
     let (two, eight) = (run("2")?, run("8")?);
     ensure!(two.took >= Duration::from_secs(4), "{two:?}");
     ensure!(eight.took < Duration::from_secs(4), "{eight:?}");
-    ensure!(eight.errors.lines().count() == 8, "{eight:?}");
+    ensure!(eight.errors.lines().count() == 9, "{eight:?}");
+    Ok(())
+}
+
+/// What the commands of an agent that is stopped write: the pinned maps, and that they are.
+const STOPPED: &str = r#"
+case $2 in
+status) echo '{"agent": null, "agent_state": "silent", "problems": ["the agent does not answer within 3 s"]}'; exit 1;;
+cost) echo '{"enrolled": 1, "maps": [{"bytes": 2048}], "agent": null, "processors": null}';;
+connections) echo '{"connections": [], "omitted": 0, "unread": []}';;
+pods) echo '[{"namespace": "shop", "name": "web-1", "state": "enrolled", "reason": null}]';;
+*) echo '[]';;
+esac
+echo 'sidetrack: the agent does not answer within 3 s; these maps are pinned:' >&2"#;
+
+#[test]
+fn an_api_server_that_cannot_be_reached_is_named() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let kubeconfig = dir.path().join("config");
+    let config = json!({
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    });
+    std::fs::write(&kubeconfig, config.to_string())?;
+    let mut command = std::process::Command::new(lab::command::built("kubectl-sidetrack")?);
+    let output = command
+        .args(["pods", "-A", "--kubeconfig"])
+        .arg(kubeconfig)
+        .output()?;
+    ensure!(output.status.code() == Some(1), "{output:?}");
+    let errors = String::from_utf8(output.stderr)?;
+    let said = "the API server at http://127.0.0.1:1/ cannot be reached: tcp connect error: Connection refused (os error 111)\n";
+    ensure!(errors.ends_with(said), "{errors}");
+    ensure!(!errors.contains("ServiceError"), "{errors}");
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_is_stopped_is_named() -> Result<()> {
+    let cluster = two(Agent::Script(STOPPED.to_owned()))?;
+    let first = Agent::Script(STOPPED.replace("echo 'sidetrack: ", "#"));
+    cluster.agent("node-1", first)?;
+    for words in [
+        ["pods", "-A"],
+        ["events", "-A"],
+        ["connections", "-A"],
+        ["cost", "-o=wide"],
+    ] {
+        let ended = cluster.run(&words)?;
+        ensure!(ended.code == 1, "{words:?}: {ended:?}");
+        let said =
+            "node node-2: sidetrack: the agent does not answer within 3 s; these maps are pinned\n";
+        ensure!(ended.errors.contains(said), "{words:?}: {ended:?}");
+        ensure!(!ended.errors.contains("node-1"), "{words:?}: {ended:?}");
+    }
+    let pods = cluster.run(&["pods", "-A"])?;
+    ensure!(
+        pods.out.contains("shop/web-1  node-2  enrolled"),
+        "{pods:?}"
+    );
+    let status = cluster.run(&["status"])?;
+    ensure!(status.code == 3, "{status:?}");
+    let said = "no answer:\n  node-1: the agent does not answer within 3 s\n";
+    ensure!(status.out.contains(said), "{status:?}");
+    ensure!(!status.out.contains("problems:"), "{status:?}");
+    ensure!(cluster.run(&["status", "--check"])?.code == 1);
+    Ok(())
+}
+
+/// As many lines for people as `status` has, however many nodes are silent.
+#[test]
+fn many_silent_agents_are_counted() -> Result<()> {
+    let nodes: Vec<String> = (0..40).map(|number| format!("node-{number:02}")).collect();
+    let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    let cluster = Cluster::new(&names)?;
+    for (number, node) in names.iter().enumerate() {
+        cluster.pod("shop", &format!("web-{number}"), Some(node))?;
+        cluster.agent_pod(node, json!({"waiting": {"reason": "CrashLoopBackOff"}}))?;
+    }
+    let trace = ["trace", "-A", "--duration=1s"];
+    for words in [
+        ["pods", "-A"].as_slice(),
+        &["events", "-A"],
+        &["connections", "-A"],
+        &["top", "-A", "--once"],
+        &["cost"],
+        &["doctor"],
+        &["version"],
+        &trace,
+    ] {
+        let ended = cluster.run(words)?;
+        ensure!(ended.code == 1, "{words:?}: {ended:?}");
+        let lines = ended.errors.lines();
+        let count = |part: &str| lines.clone().filter(|line| line.contains(part)).count();
+        ensure!(count("CrashLoopBackOff") <= 11, "{words:?}: {ended:?}");
+        ensure!(count("and 30 more: ") == 1, "{words:?}: {ended:?}");
+        if words != trace && words[0] != "connections" {
+            let title = "kubectl-sidetrack: 40 of 40 agents do not answer:\n";
+            ensure!(ended.errors.starts_with(title), "{words:?}: {ended:?}");
+        }
+        if words[0] != "pods" {
+            ensure!(ended.out.lines().count() < 5, "{words:?}: {ended:?}");
+        }
+    }
     Ok(())
 }
 

@@ -121,7 +121,7 @@ fn what_each_node_pays() -> Result<()> {
         "{ended:?}"
     );
     ensure!(
-        lines[2].contains("CrashLoopBackOff") && ended.code == 1,
+        ended.errors.contains("CrashLoopBackOff") && ended.code == 1,
         "{ended:?}"
     );
     let asked = cluster

@@ -95,7 +95,8 @@ fn one_table_of_all_nodes() -> Result<()> {
         ["shop/web-1", "node-2", "enrolled", "up", "3.0"],
     ];
     ensure!(pods == expected, "{ended:?}");
-    let said = "kubectl-sidetrack: node node-3: no answer within 2.5s\n";
+    let said =
+        "kubectl-sidetrack: 1 of 3 agents do not answer:\n  node node-3: no answer within 2.5s\n";
     ensure!(ended.errors == said, "{ended:?}");
     let asked = cluster.asked();
     let command = "sidetrack top --once -o json --interval 500ms";

@@ -15,6 +15,7 @@ use crate::{
     agents::Agent,
     cluster::{Cluster, Denied},
     exec::{self, within},
+    output,
 };
 
 /// Objects in an answer. A node has 4,096 pods at most that agents follow.
@@ -45,6 +46,32 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Whole<T> {
 /// What each node answered, or why it did not.
 pub type Answers<T> = BTreeMap<String, Result<T, String>>;
 
+/// Agents without an answer, and why, by node. Where the command has read the pinned maps and files in the agent's place,
+/// there is an answer of the node all the same.
+#[derive(Debug)]
+pub struct Silent {
+    /// Why, by node.
+    pub why: BTreeMap<String, String>,
+    asked: usize,
+}
+
+impl Silent {
+    /// Names the first of them on stderr. Fails if there are any.
+    pub fn report(&self) -> bool {
+        let title = format!("{} of {} agents do not answer", self.why.len(), self.asked);
+        output::warn(&title, self.lines(), output::ALL_SILENT);
+        self.why.is_empty()
+    }
+
+    /// A line for each.
+    pub fn lines(&self) -> Vec<String> {
+        let lines = self.why.iter();
+        lines
+            .map(|(node, why)| format!("node {node}: {why}"))
+            .collect()
+    }
+}
+
 /// Answers for programs, each under this name.
 pub fn for_programs<T>(answers: &Answers<Whole<T>>, name: &str) -> Vec<Value> {
     let values = answers.iter().map(|(node, answer)| {
@@ -54,8 +81,14 @@ pub fn for_programs<T>(answers: &Answers<Whole<T>>, name: &str) -> Vec<Value> {
     values.collect()
 }
 
+/// What is shown of the nodes that have answered.
+pub fn answered<T>(answers: &Answers<Whole<T>>) -> impl Iterator<Item = (&String, &T)> {
+    let answers = answers.iter();
+    answers.filter_map(|(node, answer)| Some((node, &answer.as_ref().ok()?.shown)))
+}
+
 /// Asks every agent by a command that answers JSON. The result has every node, with the answer or with
-/// why there is none.
+/// why there is none, and the agents that have not answered themselves.
 ///
 /// # Errors
 /// If none may be asked: that is one problem, and none of the nodes'.
@@ -63,25 +96,37 @@ pub async fn all<T: DeserializeOwned>(
     cluster: &Cluster,
     agents: &BTreeMap<String, Agent>,
     words: &[&str],
-) -> Result<Answers<T>> {
+) -> Result<(Answers<T>, Silent)> {
     let answers = agents
         .values()
-        .map(|agent| async move { (agent.node.clone(), one(cluster, agent, words).await) });
-    let mut answers: BTreeMap<String, Result<T>> = stream::iter(answers)
+        .map(|agent| async move { (agent.node.clone(), asked(cluster, agent, words).await) });
+    let mut answers: BTreeMap<String, Result<(T, Option<String>)>> = stream::iter(answers)
         .buffer_unordered(cluster.connect.parallel.into())
         .collect()
         .await;
-    let is_denied = |answer: &Result<T>| answer.as_ref().is_err_and(|error| error.is::<Denied>());
+    let is_denied = |answer: &Result<_>| answer.as_ref().is_err_and(|error| error.is::<Denied>());
     if answers.values().all(is_denied)
         && let Some((_, Err(denied))) = answers.pop_first()
     {
         return Err(denied);
     }
-    let text = |answer: Result<T>| answer.map_err(|error| format!("{error:#}"));
-    Ok(answers
-        .into_iter()
-        .map(|(node, answer)| (node, text(answer)))
-        .collect())
+    let mut silent = Silent {
+        why: BTreeMap::new(),
+        asked: answers.len(),
+    };
+    let answers = answers.into_iter().map(|(node, answer)| {
+        let (answer, why) = match answer {
+            Ok((answer, remark)) => (Ok(answer), remark),
+            Err(error) => {
+                let why = format!("{error:#}");
+                (Err(why.clone()), Some(why))
+            }
+        };
+        silent.why.extend(why.map(|why| (node.clone(), why)));
+        (node, answer)
+    });
+    let answers = answers.collect();
+    Ok((answers, silent))
 }
 
 /// Asks one agent.
@@ -90,12 +135,26 @@ pub async fn one<T: DeserializeOwned>(
     agent: &Agent,
     words: &[&str],
 ) -> Result<T> {
+    let (answer, _) = asked(cluster, agent, words).await?;
+    Ok(answer)
+}
+
+/// Asks one agent. The remark is that of a command that has read the pinned maps, because the agent does not answer:
+/// with JSON, commands write nothing else to stderr.
+async fn asked<T: DeserializeOwned>(
+    cluster: &Cluster,
+    agent: &Agent,
+    words: &[&str],
+) -> Result<(T, Option<String>)> {
     if let Some(down) = &agent.down {
         return Err(anyhow!("{down}"));
     }
     let asked = exec::collect(&cluster.client, agent, words);
     let finished = within(cluster.connect.timeout, asked).await?;
-    understood(&finished)
+    // What follows the remark's colon is the answer.
+    let remark = finished.remark();
+    let remark = remark.map(|it| it.trim_end_matches(':').to_owned());
+    Ok((understood(&finished)?, remark))
 }
 
 /// The answer of a command. One that found problems exits with 1 and answers all the same.

@@ -180,43 +180,45 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     if !which.all_namespaces {
         words.extend(["-n", &cluster.namespace]);
     }
-    let answers: Answers<Listing> = ask::all(cluster, &agents, &words).await?;
+    let (answers, silent): (Answers<Listing>, _) = ask::all(cluster, &agents, &words).await?;
     let without_agent = nodes.iter().filter(|node| !agents.contains_key(**node));
-    let mut talks = talks(answers, &node_of, &names);
+    let mut talks = talks(answers, silent.lines(), &node_of, &names);
     let lacks = without_agent.map(|node| format!("node {node} has no agent"));
     talks.problems.extend(lacks);
     match options.dot {
         true => output::print(&dot(&talks.talks))?,
         false => output::show(options.output, &talks, || table(&talks.talks))?,
     }
-    for problem in &talks.problems {
-        eprintln!("kubectl-sidetrack: {}", escaped(problem));
-    }
-    for node in &talks.incomplete {
-        eprintln!(
-            "kubectl-sidetrack: node {node} has more than {MAX_ROWS} connections; the others are not counted"
-        );
-    }
+    let fine = talks.problems.is_empty();
+    let title = counted(talks.problems.len() as u64, "problem");
+    output::warn(&title, talks.problems, "-o json");
+    let title = format!(
+        "{} with more than {MAX_ROWS} connections, of which the others are not counted",
+        counted(talks.incomplete.len() as u64, "node")
+    );
+    output::warn(&title, talks.incomplete, "-o json");
     if talks.unknown > 0 {
         eprintln!(
             "kubectl-sidetrack: of {} it is not certain which end has made them: they go past the sidecar, or are older than the enrollment",
             counted(talks.unknown, "more connection")
         );
     }
-    Ok(exit_code(talks.problems.is_empty()))
+    Ok(exit_code(fine))
 }
 
-fn talks(answers: Answers<Listing>, node_of: &HashMap<String, &str>, names: &Names) -> Talks {
+/// What the answers say together. `problems` are those known so far.
+fn talks(
+    answers: Answers<Listing>,
+    mut problems: Vec<String>,
+    node_of: &HashMap<String, &str>,
+    names: &Names,
+) -> Talks {
     let mut amounts: BTreeMap<Talk, Amount> = BTreeMap::new();
-    let [mut incomplete, mut problems] = [const { Vec::new() }; 2];
+    let mut incomplete = Vec::new();
     let mut unknown = 0;
     for (node, answer) in answers {
-        let listing = match answer {
-            Ok(listing) => listing,
-            Err(problem) => {
-                problems.push(format!("node {node}: {problem}"));
-                continue;
-            }
+        let Ok(listing) = answer else {
+            continue;
         };
         if listing.omitted != Some(0) {
             incomplete.push(node.clone());

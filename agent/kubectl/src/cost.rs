@@ -51,27 +51,25 @@ pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
     let agents = cluster.some_agents().await?;
     let interval = format!("{}ms", options.interval.as_millis());
     let words = ["cost", "-o", "json", "--interval", &interval];
-    let answers: Answers<Whole<CostAnswer>> = ask::all(&cluster, &agents, &words).await?;
+    let (answers, silent): (Answers<Whole<CostAnswer>>, _) =
+        ask::all(&cluster, &agents, &words).await?;
+    let fine = silent.report();
     output::show(options.output, &ask::for_programs(&answers, "cost"), || {
-        let header = ["NODE", "PODS", "MAPS", "AGENT", "PROCESSOR", "REMARKS"];
-        output::table(&header, answers.iter().map(cells))
+        let header = ["NODE", "PODS", "MAPS", "AGENT", "PROCESSOR"];
+        output::table(&header, ask::answered(&answers).map(cells))
     })?;
-    Ok(exit_code(answers.values().all(Result::is_ok)))
+    Ok(exit_code(fine))
 }
 
-fn cells((node, answer): (&String, &Result<Whole<CostAnswer>, String>)) -> Vec<String> {
+fn cells((node, cost): (&String, &CostAnswer)) -> Vec<String> {
     let none = || "-".to_owned();
-    let cost = answer.as_ref().ok().map(|answer| &answer.shown);
-    let agent = cost.and_then(|cost| cost.agent.as_ref());
-    let processors = cost.and_then(|cost| cost.processors);
+    let agent = cost.agent.as_ref();
     vec![
         node.clone(),
-        cost.map_or_else(none, |cost| cost.enrolled.to_string()),
-        cost.map_or_else(none, |cost| {
-            bytes(cost.maps.iter().map(|map| map.bytes).sum())
-        }),
+        cost.enrolled.to_string(),
+        bytes(cost.maps.iter().map(|map| map.bytes).sum()),
         agent.map_or_else(none, |agent| bytes(agent.resident_bytes)),
-        processors.map_or_else(none, |it| format!("{:.1} %", it * 100.0)),
-        answer.as_ref().err().cloned().unwrap_or_default(),
+        cost.processors
+            .map_or_else(none, |it| format!("{:.1} %", it * 100.0)),
     ]
 }

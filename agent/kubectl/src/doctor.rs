@@ -38,29 +38,29 @@ struct Check {
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let agents = cluster.some_agents().await?;
-    let answers: Answers<Whole<Findings>> =
-        ask::all(cluster, &agents, &["doctor", "-o", "json"]).await?;
+    let words = ["doctor", "-o", "json"];
+    let (answers, silent): (Answers<Whole<Findings>>, _) =
+        ask::all(cluster, &agents, &words).await?;
+    let all_answer = silent.report();
     output::show(
         options.output,
         &ask::for_programs(&answers, "report"),
         || text(&answers, options.output == Format::Wide),
     )?;
-    let mut all = answers.values();
-    Ok(exit_code(all.all(|answer| {
-        answer.as_ref().is_ok_and(|answer| answer.shown.ok)
-    })))
+    let can_run = ask::answered(&answers).all(|(_, findings)| findings.ok);
+    Ok(exit_code(all_answer && can_run))
 }
 
 fn text(answers: &Answers<Whole<Findings>>, wide: bool) -> String {
-    let lines = answers.iter().map(|(node, answer)| {
-        let (kernel, result, remarks) = match answer {
-            Err(problem) => ("-", "unknown", problem.clone()),
-            Ok(Whole { shown, .. }) => {
-                let result = if shown.ok { "yes" } else { "no" };
-                (&*shown.kernel, result, remarks(shown, wide))
-            }
-        };
-        vec![node.clone(), kernel.to_owned(), result.to_owned(), remarks]
+    let lines = ask::answered(answers).map(|(node, findings)| {
+        let result = if findings.ok { "yes" } else { "no" };
+        let kernel = findings.kernel.clone();
+        vec![
+            node.clone(),
+            kernel,
+            result.to_owned(),
+            remarks(findings, wide),
+        ]
     });
     output::table(&["NODE", "KERNEL", "CAN RUN SIDETRACK", "MISSING"], lines)
 }

@@ -43,28 +43,19 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let flags = options.flags.words();
     let words = ["events", "-o", "json"].into_iter();
     let words: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
-    let answers: Answers<Vec<Entry>> = ask::all(cluster, &agents, &words).await?;
-    let mut fine = !agents.is_empty();
+    let (answers, silent): (Answers<Vec<Entry>>, _) = ask::all(cluster, &agents, &words).await?;
+    let fine = silent.report() && !agents.is_empty();
     if agents.is_empty() {
         eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
     }
     let mut events = Vec::new();
     for (node, answer) in answers {
-        match answer {
-            Ok(entries) => {
-                let wanted = entries
-                    .into_iter()
-                    .filter(|it| is_wanted(it, cluster, options));
-                events.extend(wanted.map(|entry| Event {
-                    node: node.clone(),
-                    entry,
-                }));
-            }
-            Err(problem) => {
-                fine = false;
-                eprintln!("kubectl-sidetrack: node {node}: {problem}");
-            }
-        }
+        let wanted = answer.into_iter().flatten();
+        let wanted = wanted.filter(|it| is_wanted(it, cluster, options));
+        events.extend(wanted.map(|entry| Event {
+            node: node.clone(),
+            entry,
+        }));
     }
     events.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
     output::show(options.output, &events, || table(&events))?;

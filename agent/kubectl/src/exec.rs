@@ -180,10 +180,16 @@ pub async fn attend(
 impl Finished {
     /// What it says is wrong.
     pub fn complaint(&self) -> String {
+        let said = self.remark();
+        let said = said.map_or_else(String::new, |line| format!(": {line}"));
+        format!("exited with {}{said}", self.code)
+    }
+
+    /// The first line of stderr.
+    pub fn remark(&self) -> Option<String> {
         let errors = String::from_utf8_lossy(&self.stderr);
         let first = errors.lines().find(|line| !line.trim().is_empty());
-        let said = first.map_or_else(String::new, |line| format!(": {}", printable(line)));
-        format!("exited with {}{said}", self.code)
+        first.map(printable)
     }
 }
 

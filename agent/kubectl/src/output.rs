@@ -7,6 +7,12 @@ use sidetrack_policy::text::escaped;
 
 use crate::flags::Format;
 
+/// The most lines of one kind for people.
+pub const SHOWN: usize = 10;
+
+/// What names every agent that does not answer.
+pub const ALL_SILENT: &str = "kubectl sidetrack status -o json";
+
 /// Rows in columns, without lines. Cells are foreign text.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = output::table(header.iter().copied());
@@ -27,6 +33,23 @@ pub fn section(title: &str, lines: &[String]) -> String {
         .map(|line| format!("  {}", escaped(line)))
         .collect();
     format!("\n{title}:\n{}\n", lines.join("\n"))
+}
+
+/// The first lines, and how many more there are; `all` is where they are.
+pub fn first(mut lines: Vec<String>, all: &str) -> Vec<String> {
+    if lines.len() > SHOWN {
+        let more = lines.split_off(SHOWN).len();
+        lines.push(format!("and {more} more: {all}"));
+    }
+    lines
+}
+
+/// What is missing in a result, on stderr: how much in the title, and the first lines. Nothing if there are none.
+pub fn warn(title: &str, lines: Vec<String>, all: &str) {
+    let text = section(title, &first(lines, all));
+    if !text.is_empty() {
+        eprint!("kubectl-sidetrack: {}", text.trim_start());
+    }
 }
 
 /// Prints a value for programs, or a text for people.

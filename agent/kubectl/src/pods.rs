@@ -55,33 +55,24 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         cluster.agents(),
         cluster.namespace_labels(),
     )?;
-    let known: Answers<Vec<Known>> = ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
-    let unanswered: Vec<Unanswered> = known
-        .iter()
-        .filter_map(|(node, answer)| {
-            Some(Unanswered {
-                node: node.clone(),
-                agent: agents[node].pod.clone(),
-                problem: answer.as_ref().err()?.clone(),
-            })
-        })
-        .collect();
+    let words = ["pods", "-o", "json"];
+    let (known, silent): (Answers<Vec<Known>>, _) = ask::all(cluster, &agents, &words).await?;
+    let unanswered = silent.why.iter().map(|(node, problem)| Unanswered {
+        node: node.clone(),
+        agent: agents[node].pod.clone(),
+        problem: problem.clone(),
+    });
+    let unanswered = unanswered.collect();
     let scope = match (&options.which.selector, options.which.all_namespaces) {
         (Some(_), _) => Scope::Listed,
         (None, true) => Scope::All,
         (None, false) => Scope::Namespace(&cluster.namespace),
     };
     let rows = rows(&pods, &labels, &agents, &known, &scope);
-    for silent in &unanswered {
-        eprintln!(
-            "kubectl-sidetrack: node {}: {}",
-            silent.node, silent.problem
-        );
-    }
     if agents.is_empty() {
         eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
     }
-    let fine = unanswered.is_empty() && !agents.is_empty();
+    let fine = silent.report() && !agents.is_empty();
     let report = PodsReport {
         pods: rows.iter().map(Row::json).collect(),
         unanswered,

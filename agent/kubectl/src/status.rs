@@ -12,12 +12,10 @@ use crate::{
     ask::{self, Answers},
     cluster::Cluster,
     flags::{Format, Which},
-    output,
+    output::{self, SHOWN, first},
     pods::{self, Known, Row, Scope},
 };
 
-/// The most lines of one kind for people.
-const SHOWN: usize = 10;
 /// The most nodes that all have a line.
 const SHOWN_NODES: usize = 20;
 /// Exit code where nothing is known to be wrong, and not everything is known.
@@ -47,14 +45,14 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     )?;
     let (nodes, wanted) = tokio::join!(cluster.linux_nodes(), cluster.wanted_agents());
     // Agents without an answer are not asked for their pods, so that one that hangs costs its deadline once.
-    let answers: Answers<AgentReport> =
+    let (answers, _): (Answers<AgentReport>, _) =
         ask::all(cluster, &agents, &["status", "-o", "json"]).await?;
     let answering = agents
         .iter()
         .filter(|(node, _)| answers[*node].is_ok())
         .map(|(node, agent)| (node.clone(), agent.clone()))
         .collect();
-    let mut known: Answers<Vec<Known>> =
+    let (mut known, _): (Answers<Vec<Known>>, _) =
         ask::all(cluster, &answering, &["pods", "-o", "json"]).await?;
     let listless: Vec<String> = known
         .iter()
@@ -154,7 +152,7 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
         ("notes", report.notes.clone()),
         ("problems", report.problems.clone()),
     ] {
-        text += &output::section(title, &first(lines));
+        text += &output::section(title, &first(lines, "-o json"));
     }
     text
 }
@@ -174,15 +172,6 @@ fn agents_line(report: &ClusterReport) -> String {
         format!("; {intercept} of {pods} interception probes are ready")
     });
     format!("nodes: {}{wanted}{measured}\n\n", counts.join(", "))
-}
-
-/// The first lines, and how many more there are.
-fn first(mut lines: Vec<String>) -> Vec<String> {
-    if lines.len() > SHOWN {
-        let more = lines.split_off(SHOWN).len();
-        lines.push(format!("and {more} more: -o json"));
-    }
-    lines
 }
 
 fn or_dash(text: Option<&String>) -> String {

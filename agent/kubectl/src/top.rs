@@ -17,7 +17,7 @@ use sidetrack_base::duration::interval;
 use sidetrack_base::runtime::exit_code;
 use sidetrack_live::{
     screen,
-    top::{self, Origin, Settings, TopReport, View},
+    top::{self, Settings, TopReport, View},
 };
 use sidetrack_policy::text::counted;
 
@@ -117,7 +117,8 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let wanted = Wanted::of(cluster, &options.which).await?;
     let words = words(options.interval);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let answers: Answers<TopReport> = ask::all(cluster, &agents, &words).await?;
+    let (answers, silent): (Answers<TopReport>, _) = ask::all(cluster, &agents, &words).await?;
+    let fine = silent.report();
     let reports = answers.into_iter().map(|(node, answer)| {
         let mut report = answer.unwrap_or_else(|why| TopReport::silent(&node, why));
         // By its name in the cluster.
@@ -138,19 +139,10 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let answers = ClusterTop {
         nodes: reports.collect(),
     };
-    for report in &answers.nodes {
-        if let Some(why) = &report.no_answer {
-            eprintln!("kubectl-sidetrack: node {}: {why}", report.node);
-        }
-    }
     output::show(options.output, &answers, || {
         table(&answers, options.output == Format::Wide)
     })?;
-    let all_answer = answers
-        .nodes
-        .iter()
-        .all(|node| node.origin != Origin::Nowhere);
-    Ok(exit_code(all_answer))
+    Ok(exit_code(fine))
 }
 
 fn table(answers: &ClusterTop, wide: bool) -> String {

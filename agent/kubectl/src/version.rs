@@ -33,25 +33,23 @@ struct Build {
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let agents = cluster.some_agents().await?;
     let words = ["version", "-o", "json"];
-    let answers: Answers<Whole<Build>> = ask::all(cluster, &agents, &words).await?;
+    let (answers, silent): (Answers<Whole<Build>>, _) = ask::all(cluster, &agents, &words).await?;
+    let fine = silent.report();
     let agents = ask::for_programs(&answers, "build");
     let all = json!({"plugin": {"version": VERSION}, "agents": agents});
     output::show(options.output, &all, || {
-        let header = ["NODE", "VERSION", "COMMIT", "TARGET", "REMARKS"];
-        let nodes = output::table(&header, answers.iter().map(cells));
+        let header = ["NODE", "VERSION", "COMMIT", "TARGET"];
+        let nodes = output::table(&header, ask::answered(&answers).map(cells));
         format!("plugin {VERSION}\n\n{nodes}")
     })?;
-    Ok(exit_code(answers.values().all(Result::is_ok)))
+    Ok(exit_code(fine))
 }
 
-fn cells((node, answer): (&String, &Result<Whole<Build>, String>)) -> Vec<String> {
-    let build = answer.as_ref().ok().map(|answer| &answer.shown);
-    let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+fn cells((node, build): (&String, &Build)) -> Vec<String> {
     vec![
         node.clone(),
-        cell(build.map(|build| build.version.clone())),
-        cell(build.and_then(|build| build.commit.clone())),
-        cell(build.map(|build| build.target.clone())),
-        answer.as_ref().err().cloned().unwrap_or_default(),
+        build.version.clone(),
+        build.commit.clone().unwrap_or_else(|| "-".to_owned()),
+        build.target.clone(),
     ]
 }

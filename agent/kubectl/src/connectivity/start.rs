@@ -146,7 +146,8 @@ async fn not_enrolled(cluster: &Cluster, place: &Place) -> Result<Vec<String>> {
     let node_of = |pod: &Pod| pod.spec.as_ref()?.node_name.clone();
     let mut agents = cluster.some_agents().await?;
     agents.retain(|node, _| pods.iter().any(|pod| node_of(pod).as_ref() == Some(node)));
-    let known: Answers<Vec<Known>> = ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
+    let words = ["pods", "-o", "json"];
+    let (known, _): (Answers<Vec<Known>>, _) = ask::all(cluster, &agents, &words).await?;
     let meshed = pods
         .iter()
         .filter(|pod| MESHED.contains(&pod.name_any().as_str()));

@@ -13,8 +13,11 @@ use sidetrack_live::trace::{Columns, Summary, TraceLine, missing};
 use sidetrack_policy::text::{counted, escaped};
 
 use super::node::Item;
-use crate::cluster::{ON_OTHER_NODES, Places, PodOrigin};
-use crate::flags::Format;
+use crate::{
+    cluster::{ON_OTHER_NODES, Places, PodOrigin},
+    flags::Format,
+    output::{self, SHOWN},
+};
 
 /// What is known of a node.
 #[derive(Debug, Default)]
@@ -90,8 +93,12 @@ impl Show {
                 let is_news = state.runs || state.silent.as_ref() != Some(&why);
                 state.runs = false;
                 state.silent = Some(why.clone());
-                if is_news {
+                let silent = self.nodes.values().filter(|it| !it.runs);
+                let silent = silent.filter(|it| it.silent.is_some()).count();
+                if is_news && silent <= SHOWN {
                     self.remark(&format!("node {node}: {why}"));
+                } else if is_news && silent == SHOWN + 1 {
+                    self.remark("more nodes do not answer; they are counted in the end");
                 }
             }
             Item::Line { node, line } => self.line(&node, &line, pods)?,
@@ -181,16 +188,18 @@ impl Show {
             Some(format!("{node} ({silent})"))
         });
         let silent: Vec<String> = reasons.collect();
-        let unknown = match silent.is_empty() {
+        let is_complete = silent.is_empty();
+        let complete = self.nodes.len() - silent.len();
+        let silent = output::first(silent, output::ALL_SILENT);
+        let unknown = match is_complete {
             true => String::new(),
             false => format!("; connections are missing of {}", silent.join(", ")),
         };
-        let complete = self.nodes.len() - silent.len();
         self.remark(&format!(
             "{complete} of {}: {}{unknown}",
             counted(self.nodes.len() as u64, "node"),
             self.summary.text()
         ));
-        exit_code(silent.is_empty())
+        exit_code(is_complete)
     }
 }
