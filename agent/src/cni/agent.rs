@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{answer::Error, config::Config};
-use crate::client::Client;
+use crate::client::{Client, NoAnswer};
 use sidetrack_base::runtime::block_on;
+use sidetrack_policy::{PodRef, gate::OPEN_GATE};
 use sidetrack_reconcile::cni::{CniAnswer, PATH, Question};
 
 /// Time between two requests to an agent that does not answer.
@@ -58,9 +59,30 @@ pub(super) fn send(
     };
     block_on(answer)
         .map_err(|error| Error::io(format!("start: {error}")))?
-        .map_err(|error| {
-            Error::later(format!("{error:#}")).detailed(
-                "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node; where sidetrack was uninstalled while the node was away, run `sidetrack-cni cleanup` on it (in the directory of the CNI plugins)".to_owned(),
-            )
-        })
+        .map_err(|error| no_answer(config, &error))
 }
+
+/// Kubelet shows it at the pod, so it names no flag of the plugin.
+fn no_answer(config: &Config<'_>, error: &anyhow::Error) -> Error {
+    let message = match error.downcast_ref() {
+        Some(NoAnswer::Absent { socket, cause }) => {
+            format!("no agent answers on {} ({cause})", socket.display())
+        }
+        _ => format!("{error:#}"),
+    };
+    let gate = config.install.as_ref().map(|install| {
+        let PodRef { namespace, name } = &install.daemonset;
+        // Without its node's name a plugin follows this value alone.
+        let node = install.node.as_deref().unwrap_or("'*'");
+        format!(
+            " If it does not come up, `kubectl -n {namespace} annotate --overwrite daemonset {name} {OPEN_GATE}={node}` lets pods start there without interception."
+        )
+    });
+    Error::later(message).detailed(format!(
+        "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node.{} Where sidetrack was uninstalled while the node was away, run `sidetrack-cni cleanup` on it (in the directory of the CNI plugins)",
+        gate.unwrap_or_default()
+    ))
+}
+
+#[cfg(test)]
+mod tests;
