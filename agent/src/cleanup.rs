@@ -27,7 +27,7 @@ pub struct Removed {
     pub maps: Vec<PathBuf>,
     /// Network configurations without the CNI plugin's entry from then on.
     pub plugin: Vec<PathBuf>,
-    /// Directories and the socket.
+    /// Directories, the socket, and the CNI plugin's credentials.
     pub other: Vec<PathBuf>,
     /// Entries sidetrack did not create, or that another agent uses; they stay.
     pub left: Vec<PathBuf>,
@@ -43,6 +43,17 @@ impl Removed {
             left: all.remaining,
         }
     }
+
+    /// Adds what the plugin has in the directory of network configurations.
+    fn add_entries(&mut self, entries: Entries) {
+        self.plugin = entries.own;
+        self.left.extend(entries.other);
+        let credentials = match entries.needs_credentials {
+            true => &mut self.left,
+            false => &mut self.other,
+        };
+        credentials.extend(entries.credentials);
+    }
 }
 
 /// Removes everything, unless an agent runs. The CNI plugin's entry goes first, because no pod starts while it
@@ -53,7 +64,7 @@ impl Removed {
 pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
     let (pins, lock) = take(bpffs, socket)?;
     let entries = plugin_entries(cni_conf_dir, socket)?;
-    if let (Some(conf_dir), false) = (cni_conf_dir, entries.own.is_empty()) {
+    if let Some(conf_dir) = cni_conf_dir {
         remove_entries(conf_dir, socket)?;
     }
     let mut removed = match &lock {
@@ -63,8 +74,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         }
         None => Removed::default(),
     };
-    removed.plugin = entries.own;
-    removed.left.extend(entries.other);
+    removed.add_entries(entries);
     if remove_socket(socket)? {
         removed.other.push(socket.to_owned());
     }
@@ -87,8 +97,7 @@ pub fn preview(
     let pins = Pins::new(bpffs)?;
     let entries = plugin_entries(cni_conf_dir, socket)?;
     let mut removed = Removed::of_layouts(layouts::list_everything(pins.root())?);
-    removed.plugin = entries.own;
-    removed.left.extend(entries.other);
+    removed.add_entries(entries);
     if is_socket(socket).unwrap_or_default() {
         removed.other.push(socket.to_owned());
     }

@@ -179,6 +179,10 @@ pub struct Entries {
     pub own: Vec<PathBuf>,
     /// All others.
     pub other: Vec<PathBuf>,
+    /// The plugin's credentials, if there are any.
+    pub credentials: Option<PathBuf>,
+    /// Whether another agent's entry needs them.
+    pub needs_credentials: bool,
 }
 
 impl Entries {
@@ -191,13 +195,16 @@ impl Entries {
         if !conf_dir.exists() {
             return Ok(all);
         }
-        for (path, config) in valid(conf_dir)? {
-            if config.asks(socket) {
+        for (path, mut config) in valid(conf_dir)? {
+            if config.remove(socket) {
                 all.own.push(path);
             } else if config.has_plugin() {
                 all.other.push(path);
             }
+            all.needs_credentials |= config.needs(credentials::FILE);
         }
+        let credentials = conf_dir.join(credentials::FILE);
+        all.credentials = credentials.exists().then_some(credentials);
         Ok(all)
     }
 }

@@ -286,8 +286,15 @@ fn cleanup_takes_the_entry_away() -> Result<()> {
         planned["plugin"] == json!([]) && planned["left"] == list,
         "{planned}"
     );
+    let kubeconfig = std::path::Path::new(&conf).join(KUBECONFIG);
+    fs::write(&kubeconfig, "")?;
     let removed = places.json(&["cleanup", "--cni-conf-dir", &conf, "-o", "json"])?;
     ensure!(removed["plugin"] == list, "{removed}");
+    let other = removed["other"].as_array();
+    ensure!(
+        other.is_some_and(|it| it.contains(&json!(kubeconfig))),
+        "{removed}"
+    );
     ensure!(
         !node.runtime.read()?["plugins"]
             .to_string()

@@ -172,11 +172,6 @@ impl NetworkConfig {
         self.plugins.len() != before
     }
 
-    /// Whether the plugin is in it, and asks the agent on this socket.
-    pub fn asks(&self, socket: &Path) -> bool {
-        self.plugins.iter().any(|raw| asks(raw, socket))
-    }
-
     /// Whether an entry of the plugin needs the credentials of this name.
     pub fn needs(&self, credentials: &str) -> bool {
         let mut entries = self.plugins.iter().filter_map(|raw| own(raw));

@@ -2,7 +2,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use tempfile::TempDir;
 
-use super::{Entry, Installation, Unmaintained, keeper::Keeper};
+use super::{Entries, Entry, Installation, Unmaintained, keeper::Keeper};
 
 const CALICO: &str = r#"{
   "name": "k8s-pod-network",
@@ -216,6 +216,10 @@ fn entries_of_another_agent_stay() {
         node.types("10-calico.conflist").last().unwrap(),
         "sidetrack-cni"
     );
+    let entries = || Entries::of_socket(&node.installation.conf_dir, Path::new("/run/s.sock"));
+    let found = entries().unwrap();
+    assert_eq!(found.credentials.as_ref(), Some(&credentials));
+    assert!(found.needs_credentials && found.other == [other.clone()]);
     assert_eq!(node.installation.remove(false).unwrap().len(), 1);
     assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
     assert_eq!(node.read("20-other.conflist"), theirs);
@@ -223,6 +227,8 @@ fn entries_of_another_agent_stay() {
     // The last one takes both along.
     fs::remove_file(&other).unwrap();
     node.installation.install().unwrap();
+    let found = entries().unwrap();
+    assert!(found.credentials.is_some() && !found.needs_credentials);
     assert_eq!(node.installation.remove(false).unwrap().len(), 3);
     assert!(!credentials.exists() && !node.installation.binary().exists());
 }
