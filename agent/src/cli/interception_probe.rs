@@ -2,7 +2,8 @@
 //! the app, so the pod is ready as long as its connections are intercepted as they should be.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process::ExitCode,
     time::Duration,
 };
@@ -198,19 +199,36 @@ async fn check() -> Result<()> {
     Ok(())
 }
 
-/// The first destination that the pod has a route to.
+/// The first destination that the pod has a route to. A connected UDP socket would show it as well, and be counted as
+/// one that is not intercepted.
 fn destination() -> Result<SocketAddr> {
     let has_route = |to: &SocketAddr| {
-        let any: IpAddr = match to {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        let table = match to {
+            SocketAddr::V4(_) => "/proc/net/route",
+            SocketAddr::V6(_) => "/proc/net/ipv6_route",
         };
-        // Connecting sends nothing.
-        UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect(to).is_ok())
+        let routes = fs::read_to_string(table).unwrap_or_default();
+        routes.lines().any(|route| is_default(route, to.is_ipv4()))
     };
     let first = DIALED.into_iter().find(has_route);
     first.context("the pod has no default route, so no connection can leave it")
 }
+
+/// Whether a line of the kernel's table is a default route. Of IPv6 `lo` has one, which rejects.
+fn is_default(route: &str, is_ipv4: bool) -> bool {
+    let fields: Vec<&str> = route.split_whitespace().collect();
+    let is_zero = |field: &str| field.bytes().all(|it| it == b'0');
+    match (is_ipv4, fields.as_slice()) {
+        (true, [_, to, _, _, _, _, _, mask, ..]) => is_zero(to) && is_zero(mask),
+        (false, [to, length, .., interface]) => {
+            is_zero(to) && is_zero(length) && *interface != "lo"
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
 
 /// What the sidecar answers.
 async fn read(sidecar: TcpStream) -> std::io::Result<String> {
