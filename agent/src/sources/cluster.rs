@@ -374,7 +374,7 @@ fn accept<K>(
 fn cure(failure: &Failure) -> &'static str {
     match failure.code() {
         UNAUTHORIZED => {
-            " (the agent's token is not accepted: if that stays so, delete the agent's pod, since only a new one gets a new token)"
+            " (the agent's token is not accepted: if that stays so, delete the agent's pod, since a running one gets a new token only within an hour)"
         }
         403 => " (the agent may not list and watch this: look at its ClusterRole)",
         _ => "",
