@@ -84,7 +84,9 @@ fn an_archive_without_secrets() -> Result<()> {
             &path,
             &format!("sidetrack-bug-report/nodes/{node}/agent.log"),
         )?;
-        ensure!(log == format!("the log of sidetrack-{node}\n"), "{log}");
+        let begins = log.starts_with(&format!("the log of sidetrack-{node}\n"));
+        // The node sends more than it was asked for.
+        ensure!(begins && log.len() == 4 << 20, "{} bytes", log.len());
     }
     let own = read(&path, "sidetrack-bug-report/nodes/node-1/pods.json")?;
     ensure!(own.contains("web-0"), "{own}");

@@ -177,7 +177,8 @@ fn not_understood(finished: &exec::Finished, wrong: &serde_json::Error) -> anyho
     if finished.code == 0 || is_silent {
         let answer = String::from_utf8_lossy(&finished.stdout);
         return anyhow!(
-            "its answer is not understood ({wrong}); it exited with {} and wrote {:?}",
+            "its answer is not understood ({}); it exited with {} and wrote {:?}",
+            printable(&wrong.to_string()),
             finished.code,
             printable(answer.trim())
         );

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs::File, io::BufWriter, path::PathBuf, process
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{AsyncReadExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _, api::LogParams};
 use serde_json::{Value, json};
@@ -157,6 +157,14 @@ async fn collect(cluster: &Cluster) -> Result<Collected> {
     Ok(report)
 }
 
+/// A log. The node may send more than it was asked for.
+async fn read_log(api: &Api<Pod>, pod: &str, parameters: &LogParams) -> Result<String> {
+    let log = api.log_stream(pod, parameters).await.map_err(plain)?;
+    let mut bytes = Vec::new();
+    log.take(LOG_BYTES as u64).read_to_end(&mut bytes).await?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// What an agent says, and its log.
 ///
 /// # Errors
@@ -173,8 +181,9 @@ async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
             previous,
             ..LogParams::default()
         };
-        let read = tokio::time::timeout(WAIT_TIMEOUT, api.logs(&agent.pod, &parameters)).await;
-        read.context("no answer")?.map_err(plain)
+        let read =
+            tokio::time::timeout(WAIT_TIMEOUT, read_log(&api, &agent.pod, &parameters)).await;
+        read.context("no answer")?
     };
     match log(false).await {
         Ok(text) => report.add(&directory, "agent.log", text),

@@ -34,3 +34,13 @@ fn what_is_shown_in_part_is_an_object() {
     assert!(answer(r#"{"name": "a", "more": 1}"#).is_ok());
     assert!(answer(r#"["a"]"#).is_err());
 }
+
+#[test]
+fn what_is_not_understood_is_shown_escaped() {
+    #[derive(Debug, serde::Deserialize)]
+    enum Known {}
+    let answer = finished("\"\\u001b]0;x\\u0007\\u202e\"".to_owned());
+    let error = understood::<Known>(&answer).unwrap_err().to_string();
+    assert!(error.contains("unknown variant"), "{error}");
+    assert!(!error.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{error}");
+}
