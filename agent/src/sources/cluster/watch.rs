@@ -199,13 +199,14 @@ impl<K: Object> Worker<K> {
                 }
                 Err(failure) => return Ok(Err(failure)),
             };
-            for object in page.items {
+            let version = page.version().to_owned();
+            for object in page.items.into_iter().flatten() {
                 self.event(Event::InitApply(object)).await?;
             }
             next = page.metadata.continue_.filter(|next| !next.is_empty());
             if next.is_none() {
                 self.event(Event::InitDone).await?;
-                return Ok(Ok(page.metadata.resource_version.unwrap_or_default()));
+                return Ok(Ok(version));
             }
         }
     }

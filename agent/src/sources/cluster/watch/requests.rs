@@ -13,7 +13,10 @@ use kube::{
     core::params::{ListParams, WatchParams},
     core::{Request as Path, Status},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, Error as _},
+};
 use sidetrack_base::api_server::chain;
 use tokio::time::timeout;
 
@@ -148,7 +151,11 @@ impl Requests {
         let body = async { read(response.await?, most_bytes).await };
         let body = timeout(self.timeouts.list, body).await;
         let body = body.map_err(|_| Failure::Incomplete(self.timeouts.list))??;
-        Ok(serde_json::from_slice(&body)?)
+        let page: Page<K> = serde_json::from_slice(&body)?;
+        if page.version().is_empty() {
+            return Err(serde_json::Error::custom("it has no resource version").into());
+        }
+        Ok(page)
     }
 
     /// Opens a watch that begins after a version.
@@ -194,14 +201,24 @@ impl Requests {
     }
 }
 
-/// A part of a list.
+/// A part of a list. An answer without its parts is none, and no empty list.
 #[derive(Deserialize)]
 #[serde(bound = "K: DeserializeOwned")]
 pub(super) struct Page<K> {
-    #[serde(default)]
     pub(super) metadata: ListMeta,
-    #[serde(default = "Vec::new")]
-    pub(super) items: Vec<K>,
+    /// `null` if there are none.
+    #[serde(deserialize_with = "Deserialize::deserialize")]
+    pub(super) items: Option<Vec<K>>,
+}
+
+impl<K> Page<K> {
+    /// The list's `metadata.resourceVersion`.
+    pub(super) fn version(&self) -> &str {
+        self.metadata
+            .resource_version
+            .as_deref()
+            .unwrap_or_default()
+    }
 }
 
 /// A body, as far as it is small enough.

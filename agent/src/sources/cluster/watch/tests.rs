@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use sidetrack_policy::facts::PodFacts;
 
 use super::requests::MAX_PAGE_BYTES;
-use super::{MAX_OBJECT_BYTES, Pauses, Target, Timeouts, Update, Watch};
+use super::{Failure, MAX_OBJECT_BYTES, Pauses, Target, Timeouts, Update, Watch};
 use sidetrack_base::runtime::block_on;
 
 type Parameters = HashMap<String, String>;
@@ -210,6 +210,32 @@ fn a_request_that_fails_is_a_problem_until_a_watch_is_open() {
         }
     });
     assert_eq!(seen.unwrap(), [403]);
+}
+
+#[test]
+fn an_answer_that_is_no_list_is_a_problem_and_no_empty_list() {
+    for answer in [
+        json!({}),
+        json!({"kind": "Status", "metadata": {}, "status": "Success"}),
+        json!({"kind": "PodList", "metadata": {"resourceVersion": "7"}}),
+        json!({"kind": "PodList", "metadata": {}, "items": []}),
+    ] {
+        let text = answer.to_string();
+        let failure = block_on(async {
+            let (mut watch, _) = follow(
+                move |_| Json(answer.clone()).into_response(),
+                Timeouts::default(),
+            );
+            loop {
+                match watch.next().await {
+                    Update::Event(Event::Init) => {}
+                    Update::Failed(failure) => return failure,
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        assert!(matches!(failure, Ok(Failure::Malformed(_))), "{text}");
+    }
 }
 
 #[test]
