@@ -1,5 +1,7 @@
 //! Logs on stderr, and colors.
 
+mod queue;
+
 use std::{
     env,
     ffi::OsStr,
@@ -8,6 +10,8 @@ use std::{
 
 use clap::ValueEnum;
 use tracing_subscriber::{EnvFilter, fmt};
+
+pub use self::queue::Log;
 
 /// Form of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -20,12 +24,17 @@ pub enum LogFormat {
 
 /// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target
 /// `sidetrack_core`. The client of the API server logs every failed attempt; the watches say once what is wrong.
-pub fn start(format: LogFormat) {
+///
+/// # Errors
+/// If no thread can be made that writes it.
+pub fn start(format: LogFormat) -> io::Result<Log> {
+    let log_lines = Log::start(io::stderr())?;
+    let writer = log_lines.writer();
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     let log = fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(move || writer.clone())
         // A reader of the log that has gone away must not end the process.
         .log_internal_errors(false)
         .with_ansi(wants_color(io::stderr().is_terminal()));
@@ -33,6 +42,7 @@ pub fn start(format: LogFormat) {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }
+    Ok(log_lines)
 }
 
 /// Whether a stream gets colors: a terminal, unless NO_COLOR is set (no-color.org).

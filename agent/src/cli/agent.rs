@@ -143,7 +143,7 @@ struct PluginFlags {
 }
 
 pub(super) fn run(options: Options) -> Result<ExitCode> {
-    log::start(options.log_format);
+    let _log = log::start(options.log_format)?;
     block_on(daemon::run(options.config()))??;
     Ok(ExitCode::SUCCESS)
 }

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         let kind = clap::error::ErrorKind::ArgumentConflict;
         clap::Error::raw(kind, format!("{problem}\n")).exit()
     });
-    log::start(options.log_format);
+    let log = log::start(options.log_format);
     let config = Config {
         listen: options.listen,
         tls_cert: options.tls_cert,
@@ -69,7 +69,8 @@ fn main() -> ExitCode {
         settings,
         drain: options.drain,
     };
-    let served = block_on(run(config)).map_err(anyhow::Error::from).flatten();
+    let served = log.and_then(|_log| block_on(run(config)));
+    let served = served.map_err(anyhow::Error::from).flatten();
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

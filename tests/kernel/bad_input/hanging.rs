@@ -1,16 +1,22 @@
 //! Paths of manifests on a file system that never answers.
 
-use std::{fs, os::unix::fs::symlink, thread, time::Duration};
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    os::unix::fs::{OpenOptionsExt as _, symlink},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, Extra, is},
+    agent::{Agent, Extra, Places, is},
     hanging::HangingFs,
     network::{Lab, manifest},
     sidecar,
     wait::eventually,
 };
-use nix::sys::signal::Signal;
+use nix::sys::{signal::Signal, stat::Mode};
 
 use crate::doctor;
 
@@ -189,5 +195,30 @@ fn without_inotify_manifests_are_read_nevertheless() -> Result<()> {
         "{}",
         agent.places.log()
     );
+    Ok(())
+}
+
+kernel_test!(a_log_that_is_not_read_stops_nothing);
+/// As when the container runtime is stopped, or the disk hangs that it writes logs to.
+fn a_log_that_is_not_read_stops_nothing() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let log = lab.dir().join("pipe");
+    nix::unistd::mkfifo(&log, Mode::S_IRWXU)?;
+    let mut options = File::options();
+    let mut pipe = options
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&log)?;
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
+    let places = Places {
+        log,
+        ..lab.places().clone()
+    };
+    let mut agent = Agent::spawn(&places)?;
+    let pod = lab.pod("app", 2)?;
+    lab.enroll("app", &pod, &[])?;
+    let took = agent.end(Signal::SIGTERM)?;
+    ensure!(took < Duration::from_secs(5), "{took:?}");
     Ok(())
 }
