@@ -9,7 +9,7 @@ use std::{
 };
 
 use sidetrack_common::{
-    ids::NetnsInode,
+    ids::{NetnsCookie, NetnsInode},
     names::{FORWARDED, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod::POD_FORWARDS,
 };
@@ -49,6 +49,8 @@ pub struct KernelNode {
     pub(crate) stale_destinations: StaleDestinations,
     /// Rows of handshakes that were there at the last look.
     pub(super) lingering: Lingering,
+    /// The pod that was asked last whether its sidecar listens.
+    pub(super) last_passing: NetnsCookie,
     /// The rows of policies.
     pub(super) policies: WrittenPolicies,
     /// What pods have of the map of routes.
@@ -81,6 +83,7 @@ impl KernelNode {
             departed: Departed::default(),
             stale_destinations: StaleDestinations::default(),
             lingering: Lingering::default(),
+            last_passing: NetnsCookie::new(0),
             policies: WrittenPolicies::default(),
             route_quota: RouteQuota::default(),
             adopter,

@@ -1,7 +1,11 @@
 //! Looks at everything that is in the kernel, and carries out repairs. What has to be repaired is decided by
 //! [`sidetrack_reconcile::repairs`].
 
-use std::os::fd::AsFd as _;
+use std::{
+    collections::BTreeMap,
+    os::fd::AsFd as _,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use sidetrack_common::ids::{NetnsCookie, PolicyId};
@@ -16,10 +20,13 @@ use super::{
     steps::{end_before_sidecar, may_end_before_sidecar},
 };
 use crate::{
-    kernel::Datapath,
+    kernel::{Datapath, maps::Maps},
     netns::{Netns, inode_of},
     rows::RowCheck,
 };
+
+/// How long listing the listeners of all these pods may take.
+const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) fn look(
     node: &mut KernelNode,
@@ -36,8 +43,10 @@ pub(super) fn look(
             format!("compare the rows of policies: {error}"),
         ),
     }
+    let mut ends = passing_too_long(pods, maps, &mut node.last_passing);
     for pod in pods {
-        match differing(pod, datapath) {
+        let ends = ends.remove(&pod.cookie).unwrap_or(Ok(0));
+        match ends.and_then(|ends| Ok(ends + differing(pod, maps)?)) {
             Ok(0) => {}
             Ok(rows) => findings.rows.push((pod.cookie, rows)),
             Err(error) => {
@@ -84,12 +93,35 @@ fn problem(findings: &mut Findings, text: String) {
     findings.problems.push(text);
 }
 
-fn differing(pod: &Enrollment<KernelNode>, datapath: &Datapath) -> Result<usize> {
+fn differing(pod: &Enrollment<KernelNode>, maps: &Maps) -> Result<usize> {
     let mut check = RowCheck::comparing();
-    pod.rows.check(&datapath.maps, &mut check)?;
-    // The kernel programs see the first listener, unless they are detached just then.
-    let ends = may_end_before_sidecar(pod.cookie, &pod.link, &pod.policy, &datapath.maps)?;
-    Ok(check.differing + usize::from(ends))
+    pod.rows.check(maps, &mut check)?;
+    Ok(check.differing)
+}
+
+/// Rows of pods that let them go past their sidecar although it listens: the kernel programs see the first listener, unless they are
+/// detached just then. Each look asks as many pods as there is time for, beginning after the `last` one.
+fn passing_too_long(
+    pods: &[&Enrollment<KernelNode>],
+    maps: &Maps,
+    last: &mut NetnsCookie,
+) -> BTreeMap<NetnsCookie, Result<usize>> {
+    let until = Instant::now() + WAIT_TIMEOUT;
+    let mut found = BTreeMap::new();
+    let (later, earlier): (Vec<_>, Vec<_>) = {
+        let mut pods = pods.to_vec();
+        pods.sort_by_key(|pod| pod.cookie);
+        pods.into_iter().partition(|pod| pod.cookie > *last)
+    };
+    for pod in later.into_iter().chain(earlier) {
+        if Instant::now() >= until {
+            break;
+        }
+        *last = pod.cookie;
+        let ends = may_end_before_sidecar(pod.cookie, &pod.link, &pod.policy, maps);
+        found.insert(pod.cookie, ends.map(usize::from));
+    }
+    found
 }
 
 /// Answers whether there was something to repair.
