@@ -69,9 +69,10 @@ use sidetrack_datapath::{
 use sidetrack_live::history::Kind;
 use sidetrack_policy::PodRef;
 
-/// How long the end waits for the reconciler's thread to stop. Far less than kubelet's grace
-/// period, which has to last for the removal as well.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the end waits for the reconciler's thread to stop: with all else that may hang the end takes five seconds.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same where everything is to be removed. Far less than kubelet's grace period, which has to last for that as well.
+const UNINSTALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an agent whose DaemonSet is deleted waits to learn whether it is an uninstall. Together they are
 /// shorter than the pod's terminationGracePeriodSeconds.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -413,11 +414,11 @@ async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> 
     // A reconciler that still runs would write into what is being removed: rows and links could stay
     // behind without an owner. It also holds the lock that the removal takes. So with one that hangs
     // the hooks stay complete, pods stay intercepted, and the removal is a task of `sidetrack cleanup`.
-    if !reconciler.stop(STOP_TIMEOUT).await {
+    if !reconciler.stop(UNINSTALL_TIMEOUT).await {
         entry_removed?;
         bail!(
             "the reconciler has not stopped within {} s, so its hooks stay: run `sidetrack cleanup` on this node",
-            STOP_TIMEOUT.as_secs()
+            UNINSTALL_TIMEOUT.as_secs()
         );
     }
     cleanup::everything(&config.bpffs, &config.socket, None)?;
