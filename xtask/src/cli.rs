@@ -57,7 +57,7 @@ pub enum Command {
     Fuzz(fuzz::Options),
     /// Change the code in small ways and check that unit tests notice (cargo-mutants)
     Mutants(mutants::Options),
-    /// Run the tests on Debian's kernels, in QEMU (needs root)
+    /// Run the tests on Debian's kernels or your own, in QEMU (needs root)
     Vm(vm::Options),
     /// Draw the pictures of terminals in the docs, from real commands (needs root)
     #[command(disable_help_flag = true)]

@@ -47,8 +47,8 @@ pub struct Kernel {
 pub struct Unpacked {
     /// What QEMU boots.
     pub image: PathBuf,
-    /// The directory with its modules, named after its release.
-    pub modules: PathBuf,
+    /// The directory with its modules, named after its release. None if the image has everything built in.
+    pub modules: Option<PathBuf>,
 }
 
 /// The kernels of the archive.
@@ -168,7 +168,10 @@ impl Unpacked {
             .into_iter()
             .find(|path| path.exists())
             .with_context(|| format!("no image of {release} in its package"))?;
-        Ok(Self { image, modules })
+        Ok(Self {
+            image,
+            modules: Some(modules),
+        })
     }
 }
 

@@ -150,18 +150,33 @@ impl Guest {
         self.arch
     }
 
-    /// The initramfs for a kernel.
-    pub fn initramfs(&self, release: &str, kernel: &Unpacked) -> Result<PathBuf> {
+    /// The initramfs for a kernel. `name` distinguishes its files from those of other guests.
+    pub fn initramfs(&self, name: &str, kernel: &Unpacked) -> Result<PathBuf> {
+        let path = self.dir.join(format!("initramfs-{name}"));
+        let mut whole = File::create(&path)?;
+        io::copy(&mut File::open(&self.programs)?, &mut whole)?;
+        if let Some(modules) = &kernel.modules {
+            let archive = self.modules(modules)?;
+            io::copy(&mut File::open(&archive)?, &mut whole)?;
+            fs::remove_file(archive)?;
+        }
+        Ok(path)
+    }
+
+    /// An archive of modules; their directory is named after the kernel's release.
+    fn modules(&self, from: &Path) -> Result<PathBuf> {
+        let release = from.file_name().context("modules are in a directory")?;
+        let release = release.to_string_lossy().into_owned();
         let tree = Tree::new(self.dir.join(format!("modules-{release}")))?;
-        let modules = tree.root.join("usr/lib/modules").join(release);
+        let modules = tree.root.join("usr/lib/modules").join(&release);
         fs::create_dir_all(&modules)?;
         must(
             Command::new("cp")
                 .arg("-a")
-                .arg(kernel.modules.join("kernel"))
+                .arg(from.join("kernel"))
                 .arg(&modules),
         )?;
-        for file in fs::read_dir(&kernel.modules)? {
+        for file in fs::read_dir(from)? {
             let file = file?;
             let name = file.file_name();
             if name.to_string_lossy().starts_with("modules.") {
@@ -176,19 +191,13 @@ impl Guest {
         depmod
             .arg("-b")
             .arg(tree.root.join("usr"))
-            .arg(release)
+            .arg(&release)
             .stderr(Stdio::null());
         must(&mut depmod)?;
         let archive = self.dir.join(format!("modules-{release}.cpio"));
         tree.archive(&archive)?;
-        let path = self.dir.join(format!("initramfs-{release}"));
-        let mut whole = File::create(&path)?;
-        for part in [&self.programs, &archive] {
-            io::copy(&mut File::open(part)?, &mut whole)?;
-        }
-        fs::remove_file(archive)?;
         fs::remove_dir_all(tree.root)?;
-        Ok(path)
+        Ok(archive)
     }
 }
 

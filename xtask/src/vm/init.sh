@@ -26,8 +26,43 @@ export SIDETRACK_TEST_IN_GUEST=1
 # A parameter of the kernel's command line.
 exec >"$OUTPUT" 2>&1
 
+# Everything of BPF in the kernel.
+inventory() {
+    find /sys/fs/bpf /run/sidetrack.sock -mindepth 1 2>/dev/null
+    bpftool prog list
+    bpftool link list
+    bpftool cgroup tree | grep -v -e '^CgroupPath' -e '^ID '
+}
+inventory >/tmp/before
+
 echo "@doctor"
 if $SIDETRACK_BIN doctor -o json; then
+    accepted=true
+else
+    accepted=false
+fi
+
+# The agent must agree: it starts, or it refuses the kernel and leaves nothing behind.
+echo "@agent"
+mkdir /run/pods
+$SIDETRACK_BIN agent --pods-dir /run/pods --socket /run/sidetrack.sock &
+agent=$!
+# The clock of the guest skips idle time.
+sleep 30
+$SIDETRACK_BIN status --check --socket /run/sidetrack.sock
+started=$?
+kill "$agent"
+wait "$agent"
+echo "@started $started"
+if $accepted; then
+    $SIDETRACK_BIN cleanup --socket /run/sidetrack.sock
+fi
+# The kernel frees programs a moment later.
+sleep 1
+echo "@remains"
+inventory | grep -vxF -f /tmp/before
+
+if $accepted; then
     echo "@tests"
     status=0
     # The test harness takes one filter.
@@ -36,16 +71,6 @@ if $SIDETRACK_BIN doctor -o json; then
     done
     echo "@ended $status"
 else
-    # The agent must refuse as well, and leave nothing behind.
-    echo "@agent"
-    mkdir /run/pods
-    $SIDETRACK_BIN agent --pods-dir /run/pods --socket /run/sidetrack.sock
-    status=$?
-    echo "@remains"
-    find /sys/fs/bpf /run/sidetrack.sock -mindepth 1 2>/dev/null
-    bpftool prog list
-    bpftool link list
-    bpftool cgroup tree | grep -v -e '^CgroupPath' -e '^ID '
-    echo "@ended $status"
+    echo "@ended 0"
 fi
 poweroff -f

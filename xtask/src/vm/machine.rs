@@ -37,6 +37,8 @@ pub struct Machine<'a> {
     pub image: &'a Path,
     /// Its initramfs.
     pub initramfs: &'a Path,
+    /// Parameters for the kernel beside those of this module.
+    pub append: &'a str,
     /// Where its console is written to.
     pub console: PathBuf,
 }
@@ -102,7 +104,8 @@ impl Machine<'_> {
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(["-no-reboot", "-append"])
             .arg(format!(
-                "console={console} panic=-1 quiet OUTPUT=/dev/{output}"
+                "console={console} panic=-1 quiet OUTPUT=/dev/{output} {}",
+                self.append
             ))
             .arg("-kernel")
             .arg(self.image)

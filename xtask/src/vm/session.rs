@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// The check of doctor that comes last, on kernels with every required facility.
+const OWN_PROGRAMS: &str = "sidetrack's own programs";
+
 /// What tests print that cannot run on a kernel, or not completely.
 const SKIPPED: &str = ": skipped, ";
 
 /// One kernel's run.
 #[derive(Debug, Default, Serialize)]
 pub struct Session {
-    /// `uname -r`.
+    /// `uname -r`, as doctor reports it.
     pub kernel: String,
     /// Required facilities that doctor did not find.
     pub missing: Vec<String>,
@@ -20,14 +23,19 @@ pub struct Session {
     pub groups: BTreeMap<String, Group>,
     /// The test that runs, or was running when the guest ended.
     pub running: Option<String>,
-    /// The output of the agent on a refused kernel.
+    /// Why tests were skipped, and how many.
+    pub skipped: BTreeMap<String, usize>,
+    /// The output of an agent that is started without pods, and of `sidetrack status`.
     pub agent: String,
-    /// What remains of the agent there.
+    /// Whether it started, and had no problem.
+    pub started: Option<bool>,
+    /// What remains of it.
     pub left: Vec<String>,
-    /// Exit status of the tests, or of the agent on a refused kernel.
+    /// Exit status of the tests; 0 on a refused kernel.
     pub status: Option<i32>,
+    /// Why the running test is skipped, or a part of it.
     #[serde(skip)]
-    has_skipped: bool,
+    skip: Option<String>,
     #[serde(skip)]
     part: Part,
     #[serde(skip)]
@@ -68,6 +76,7 @@ struct Event {
 
 #[derive(Deserialize)]
 struct Doctor {
+    kernel: String,
     checks: Vec<Check>,
 }
 
@@ -79,14 +88,6 @@ struct Check {
 }
 
 impl Session {
-    /// A session on the kernel of this release.
-    pub fn new(kernel: &str) -> Self {
-        Self {
-            kernel: kernel.to_owned(),
-            ..Self::default()
-        }
-    }
-
     /// Parses the next line.
     pub fn read_line(&mut self, line: &str) {
         if let Some(word) = line.strip_prefix('@') {
@@ -99,8 +100,8 @@ impl Session {
             Part::Tests => {
                 if let Ok(event) = serde_json::from_str(line) {
                     self.test(event);
-                } else if line.contains(SKIPPED) {
-                    self.has_skipped = true;
+                } else if let Some((_, reason)) = line.split_once(SKIPPED) {
+                    self.skip = Some(reason.to_owned());
                 }
             }
             Part::Agent => {
@@ -121,9 +122,13 @@ impl Session {
             "agent" => self.part = Part::Agent,
             "remains" => self.part = Part::Remains,
             _ => {
-                self.status = word
-                    .strip_prefix("ended ")
-                    .and_then(|status| status.parse().ok());
+                let (what, status) = word.split_once(' ').unwrap_or_default();
+                let status = status.parse().ok();
+                match what {
+                    "started" => self.started = status.map(|status: i32| status == 0),
+                    "ended" => self.status = status,
+                    _ => {}
+                }
                 self.part = Part::Before;
             }
         }
@@ -134,8 +139,10 @@ impl Session {
             return;
         };
         self.doctor_read = true;
+        self.kernel = doctor.kernel;
         for check in doctor.checks {
-            if check.ok != Some(true) {
+            // Unknown is what was not tried because something else is missing.
+            if check.ok == Some(false) {
                 let list = if check.optional {
                     &mut self.lost
                 } else {
@@ -152,7 +159,7 @@ impl Session {
         };
         if event.event == "started" {
             self.running = Some(name);
-            self.has_skipped = false;
+            self.skip = None;
             return;
         }
         self.running = None;
@@ -160,7 +167,10 @@ impl Session {
         let group = self.groups.entry(group.to_owned()).or_default();
         if event.event == "ok" {
             group.passed += 1;
-            group.skipped += usize::from(self.has_skipped);
+            if let Some(reason) = self.skip.take() {
+                group.skipped += 1;
+                *self.skipped.entry(reason).or_default() += 1;
+            }
         } else {
             let output = event.stdout.unwrap_or_default();
             group.failed.push((name, output));
@@ -178,23 +188,34 @@ impl Session {
         if !self.doctor_read {
             problems.push(format!("no output of doctor: {}", self.doctor.trim()));
         } else if self.refused() {
-            // A refusal is no failure if it is complete.
-            if self.status == Some(0) {
-                problems.push("the agent started on a kernel that doctor refuses".to_owned());
-            }
+            // A refusal is no failure if a facility is missing and the agent names it.
             for facility in &self.missing {
-                if !self.agent.contains(facility.as_str()) {
+                if facility == OWN_PROGRAMS {
+                    problems.push(format!(
+                        "has every facility, but does not load {OWN_PROGRAMS}"
+                    ));
+                } else if !self.agent.contains(facility.as_str()) {
                     problems.push(format!(
                         "the agent does not name {facility}: {}",
                         self.agent.trim()
                     ));
                 }
             }
-            if !self.left.is_empty() {
-                problems.push(format!("the agent did not remove {}", self.left.join(", ")));
-            }
         } else if self.status != Some(0) && self.failed().next().is_none() {
             problems.push("the tests did not finish".to_owned());
+        }
+        if self.doctor_read && self.started == Some(self.refused()) {
+            let (verdict, start) = match self.refused() {
+                true => ("refuses", "started"),
+                false => ("accepts", "did not start, or has problems,"),
+            };
+            problems.push(format!(
+                "the agent {start} on a kernel that doctor {verdict}: {}",
+                self.agent.trim()
+            ));
+        }
+        if !self.left.is_empty() {
+            problems.push(format!("the agent left behind: {}", self.left.join(", ")));
         }
         if self.status.is_none() {
             let during = self

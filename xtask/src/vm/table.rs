@@ -38,12 +38,10 @@ pub fn results(rows: &[Row]) -> String {
         line("---", rows.iter().map(|_| "---".to_owned())),
         line(
             "package",
-            rows.iter().map(|row| {
-                let kernel = row.kernel.as_ref();
-                kernel.map_or_else(
-                    || "not available".to_owned(),
-                    |kernel| kernel.version.clone(),
-                )
+            rows.iter().map(|row| match &row.kernel {
+                Some(kernel) => kernel.version.clone(),
+                None if row.unavailable.is_some() => "not available".to_owned(),
+                None => row.requested.clone(),
             }),
         ),
         line("`sidetrack doctor`", rows.iter().map(doctor)),
@@ -67,6 +65,9 @@ pub fn results(rows: &[Row]) -> String {
                 row.session.agent.trim()
             );
         }
+        for (reason, count) in &row.session.skipped {
+            text += &format!("\n{name}: {count} skipped, {reason}\n");
+        }
         if !row.session.lost.is_empty() {
             text += &format!("\n{name}: without {}\n", row.session.lost.join(", "));
         }
@@ -83,7 +84,7 @@ pub fn json(rows: &[Row]) -> Result<String> {
         .iter()
         .map(|row| {
             json!({
-                "series": row.series,
+                "requested": row.requested,
                 "package": row.kernel.as_ref().map(|kernel| &kernel.version),
                 "suite": row.kernel.as_ref().map(|kernel| &kernel.suite),
                 "unavailable": row.unavailable,
@@ -107,7 +108,8 @@ fn title(row: &Row) -> String {
             let (major, minor, patch) = kernel.number;
             format!("{major}.{minor}.{patch}")
         }
-        None => row.series.clone(),
+        None if row.session.kernel.is_empty() => row.requested.clone(),
+        None => row.session.kernel.clone(),
     }
 }
 
