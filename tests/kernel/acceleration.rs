@@ -113,17 +113,13 @@ fn is_accelerated(
     Ok(after.any(|(end, sent)| before.get(end) != Some(sent)))
 }
 
-/// A fixture whose kernel can; `None` where it cannot, which is said.
-fn accelerated() -> Result<Option<PodFixture>> {
+/// An accelerated pod.
+fn accelerated() -> Result<PodFixture> {
     let fixture = PodFixture::new()?;
     fixture.enroll(&[ACCELERATE])?;
     let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
-    if pod["notes"].to_string().contains("does not account") {
-        eprintln!("acceleration: skipped, this kernel cannot");
-        return Ok(None);
-    }
     ensure!(pod["notes"].to_string().contains("experimental"), "{pod}");
-    Ok(Some(fixture))
+    Ok(fixture)
 }
 
 const SCENARIOS: [&str; 9] = [
@@ -146,34 +142,28 @@ fn all_scenarios(fixture: &PodFixture, user: u32, to: (&str, u16)) -> Result<()>
     Ok(())
 }
 
-kernel_test!(outbound);
+kernel_test!(outbound, needs QUEUE_ACCOUNTING);
 fn outbound() -> Result<()> {
-    let Some(fixture) = accelerated()? else {
-        return Ok(());
-    };
+    let fixture = accelerated()?;
     let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
     all_scenarios(&fixture, APP, (VIP[0], 80))
 }
 
-kernel_test!(inbound);
+kernel_test!(inbound, needs QUEUE_ACCOUNTING);
 /// From the sidecar to the application.
 fn inbound() -> Result<()> {
-    let Some(fixture) = accelerated()? else {
-        return Ok(());
-    };
+    let fixture = accelerated()?;
     let _app = serve(&fixture, "0.0.0.0", 8080, APP)?;
     all_scenarios(&fixture, PROXY, (POD[0], 8080))
 }
 
-kernel_test!(switched_on_and_off);
+kernel_test!(switched_on_and_off, needs QUEUE_ACCOUNTING);
 /// By the annotation, for new connections, and for no other pod.
 fn switched_on_and_off() -> Result<()> {
     let plain = PodFixture::new()?;
     ensure!(!is_loaded(&plain), "no pod is accelerated");
     drop(plain);
-    let Some(mut fixture) = accelerated()? else {
-        return Ok(());
-    };
+    let mut fixture = accelerated()?;
     ensure!(is_loaded(&fixture));
     let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
     let to = (VIP[0], 80);
@@ -212,12 +202,10 @@ fn switched_on_and_off() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(open_connections_outlive_agents);
+kernel_test!(open_connections_outlive_agents, needs QUEUE_ACCOUNTING);
 /// Bytes flow while agents are replaced, and while the pod leaves.
 fn open_connections_outlive_agents() -> Result<()> {
-    let Some(mut fixture) = accelerated()? else {
-        return Ok(());
-    };
+    let mut fixture = accelerated()?;
     let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
     let (first, second) = thread::scope(|scope| -> Result<_> {
         let shared = &fixture;

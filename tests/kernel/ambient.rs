@@ -153,7 +153,7 @@ fn by_ztunnel(to: SocketAddr) -> Dial {
     Dial::new(&ROOT, to)
 }
 
-kernel_test!(what_the_app_dials_goes_to_ztunnel);
+kernel_test!(what_the_app_dials_goes_to_ztunnel, needs INGRESS_INTERFACE);
 fn what_the_app_dials_goes_to_ztunnel() -> Result<()> {
     let ambient = Ambient::new()?;
     for family in [0, 1] {
@@ -170,7 +170,7 @@ fn what_the_app_dials_goes_to_ztunnel() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(ztunnel_s_own_sockets_are_not_redirected);
+kernel_test!(ztunnel_s_own_sockets_are_not_redirected, needs INGRESS_INTERFACE);
 fn ztunnel_s_own_sockets_are_not_redirected() -> Result<()> {
     let ambient = Ambient::new()?;
     for family in [0, 1] {
@@ -193,7 +193,7 @@ fn ztunnel_s_own_sockets_are_not_redirected() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(the_app_is_not_given_ztunnel_s_mark);
+kernel_test!(the_app_is_not_given_ztunnel_s_mark, needs INGRESS_INTERFACE);
 /// It could connect a socket that it has accepted to anywhere, and would pass as ztunnel.
 fn the_app_is_not_given_ztunnel_s_mark() -> Result<()> {
     let ambient = Ambient::new()?;
@@ -212,7 +212,7 @@ fn the_app_is_not_given_ztunnel_s_mark() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(what_comes_from_outside_goes_to_ztunnel);
+kernel_test!(what_comes_from_outside_goes_to_ztunnel, needs INGRESS_INTERFACE);
 fn what_comes_from_outside_goes_to_ztunnel() -> Result<()> {
     let ambient = Ambient::new()?;
     for own in POD {
@@ -224,7 +224,7 @@ fn what_comes_from_outside_goes_to_ztunnel() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(the_app_sees_the_client_that_ztunnel_calls_it_for);
+kernel_test!(the_app_sees_the_client_that_ztunnel_calls_it_for, needs INGRESS_INTERFACE);
 fn the_app_sees_the_client_that_ztunnel_calls_it_for() -> Result<()> {
     let ambient = Ambient::new()?;
     for family in [0, 1] {
@@ -257,7 +257,7 @@ fn the_app_sees_the_client_that_ztunnel_calls_it_for() -> Result<()> {
     arrives(&ambient.outside, dial, INBOUND).map(drop)
 }
 
-kernel_test!(queries_go_to_ztunnel);
+kernel_test!(queries_go_to_ztunnel, needs INGRESS_INTERFACE);
 fn queries_go_to_ztunnel() -> Result<()> {
     let ambient = Ambient::new()?;
     let query = |to: SocketAddr, connected: bool| {
@@ -288,7 +288,7 @@ fn queries_go_to_ztunnel() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(an_ingress_keeps_what_comes_from_outside);
+kernel_test!(an_ingress_keeps_what_comes_from_outside, needs INGRESS_INTERFACE);
 fn an_ingress_keeps_what_comes_from_outside() -> Result<()> {
     let ambient = Ambient::before_enrollment()?;
     ambient.enroll(&[("ambient.istio.io/bypass-inbound-capture", "true")])?;
@@ -300,7 +300,7 @@ fn an_ingress_keeps_what_comes_from_outside() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(listeners_of_a_ztunnel_that_was_there_first_are_found);
+kernel_test!(listeners_of_a_ztunnel_that_was_there_first_are_found, needs INGRESS_INTERFACE);
 fn listeners_of_a_ztunnel_that_was_there_first_are_found() -> Result<()> {
     let ambient = Ambient::before_enrollment()?;
     ambient.listen()?;
@@ -312,7 +312,7 @@ fn listeners_of_a_ztunnel_that_was_there_first_are_found() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(without_ztunnel_nothing_gets_through);
+kernel_test!(without_ztunnel_nothing_gets_through, needs INGRESS_INTERFACE);
 fn without_ztunnel_nothing_gets_through() -> Result<()> {
     let ambient = Ambient::before_enrollment()?;
     ambient.enroll(&[])?;
@@ -329,7 +329,7 @@ fn without_ztunnel_nothing_gets_through() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(an_agent_without_the_flag_leaves_ambient_pods_alone);
+kernel_test!(an_agent_without_the_flag_leaves_ambient_pods_alone, needs INGRESS_INTERFACE);
 fn an_agent_without_the_flag_leaves_ambient_pods_alone() -> Result<()> {
     let mut ambient = Ambient::new()?;
     ambient.agent.end(nix::sys::signal::Signal::SIGTERM)?;
@@ -341,7 +341,7 @@ fn an_agent_without_the_flag_leaves_ambient_pods_alone() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(an_ambient_pod_is_shown_as_one);
+kernel_test!(an_ambient_pod_is_shown_as_one, needs INGRESS_INTERFACE);
 fn an_ambient_pod_is_shown_as_one() -> Result<()> {
     let ambient = Ambient::new()?;
     arrives(&ambient.app, by_app(at(VIP[0], 80)), OUTBOUND)?;

@@ -64,7 +64,7 @@ fn lists_without_their_policy() -> Result<()> {
     fixture.agent.places.wait_rows("PORT_RULES", rows)
 }
 
-kernel_test!(interfaces_of_a_policy_changed_meanwhile);
+kernel_test!(interfaces_of_a_policy_changed_meanwhile, needs INGRESS_INTERFACE);
 /// An interface was excluded, and is not any more when the next agent comes.
 fn interfaces_of_a_policy_changed_meanwhile() -> Result<()> {
     let mut fixture = PodFixture::new()?;
@@ -86,7 +86,7 @@ fn interfaces_of_a_policy_changed_meanwhile() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_pod_removed_in_part);
+kernel_test!(a_pod_removed_in_part, needs INGRESS_INTERFACE);
 /// A pod was being removed: its row and its link are gone, the rest is there.
 fn a_pod_removed_in_part() -> Result<()> {
     let mut fixture = PodFixture::new()?;

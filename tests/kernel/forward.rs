@@ -79,7 +79,7 @@ fn wait_routing(pod: &Forwarding, before: &str) -> Result<()> {
     })
 }
 
-kernel_test!(by_virtual_interfaces_to_the_outbound_port);
+kernel_test!(by_virtual_interfaces_to_the_outbound_port, needs INGRESS_INTERFACE);
 fn by_virtual_interfaces_to_the_outbound_port() -> Result<()> {
     let pod = Forwarding::new()?;
     pod.set_forwarding(true)?;
@@ -134,7 +134,7 @@ fn without_virtual_interfaces_to_the_inbound_port() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(in_mode_tproxy_to_the_inbound_port);
+kernel_test!(in_mode_tproxy_to_the_inbound_port, needs INGRESS_INTERFACE);
 /// Accepted sockets have the mark of the SYN in this mode; the sidecar's answers leave the pod all the same.
 fn in_mode_tproxy_to_the_inbound_port() -> Result<()> {
     let pod = Forwarding::new()?;
@@ -159,7 +159,7 @@ fn in_mode_tproxy_to_the_inbound_port() -> Result<()> {
     wait_routing(&pod, &before)
 }
 
-kernel_test!(excluded_interfaces_pass);
+kernel_test!(excluded_interfaces_pass, needs INGRESS_INTERFACE);
 fn excluded_interfaces_pass() -> Result<()> {
     let pod = Forwarding::new()?;
     pod.set_forwarding(true)?;
@@ -169,7 +169,7 @@ fn excluded_interfaces_pass() -> Result<()> {
     check_both_ways(&pod, 80, 15006)
 }
 
-kernel_test!(a_sidecar_that_is_down_refuses);
+kernel_test!(a_sidecar_that_is_down_refuses, needs INGRESS_INTERFACE);
 /// Both ways, and by the interfaces' own checksums and by others.
 fn a_sidecar_that_is_down_refuses() -> Result<()> {
     let pod = Forwarding::new()?;
@@ -195,7 +195,7 @@ fn a_sidecar_that_is_down_refuses() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(interfaces_are_followed);
+kernel_test!(interfaces_are_followed, needs INGRESS_INTERFACE);
 /// Programs, rules and routes are there while they are needed, and no longer.
 fn interfaces_are_followed() -> Result<()> {
     let pod = Forwarding::new()?;
@@ -243,7 +243,7 @@ fn interfaces_are_followed() -> Result<()> {
     wait_routing(&pod, &before)
 }
 
-kernel_test!(filters_attach_it_where_links_cannot);
+kernel_test!(filters_attach_it_where_links_cannot, needs INGRESS_INTERFACE);
 /// As before Linux 6.6.
 fn filters_attach_it_where_links_cannot() -> Result<()> {
     let mut pod = Forwarding::new()?;
@@ -300,7 +300,7 @@ fn filters_attach_it_where_links_cannot() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(more_interfaces_than_a_pod_may_have);
+kernel_test!(more_interfaces_than_a_pod_may_have, needs INGRESS_INTERFACE);
 /// The oldest have the program, and the pod has a note.
 fn more_interfaces_than_a_pod_may_have() -> Result<()> {
     const PAIRS: usize = 40;
@@ -338,7 +338,7 @@ fn more_interfaces_than_a_pod_may_have() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(an_agent_that_is_killed_changes_nothing);
+kernel_test!(an_agent_that_is_killed_changes_nothing, needs INGRESS_INTERFACE);
 fn an_agent_that_is_killed_changes_nothing() -> Result<()> {
     let mut pod = Forwarding::new()?;
     pod.set_forwarding(true)?;

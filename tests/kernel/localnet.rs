@@ -10,7 +10,10 @@ use lab::{
 };
 use sidetrack_common::addr::Addr;
 
-use crate::fixture::{Arrives, POD, PodFixture, VIP, at, check};
+use crate::{
+    facilities::refusal,
+    fixture::{Arrives, POD, PodFixture, VIP, at, check},
+};
 
 /// The range of IPv4 targets, dedicated and shared.
 const TARGETS: [&str; 2] = ["127.64.0.0/10", "127.128.0.0/10"];
@@ -89,7 +92,10 @@ fn a_loopback_source_does_not_leave_the_pod() -> Result<()> {
         let mut dial = Dial::new(&APP, at(VIP[0], 80));
         dial.source = Some(at(source, 0));
         let result = fixture.client.dial(dial)?;
-        ensure!(result == Err(libc::EINVAL), "from {source}: {result:?}");
+        ensure!(
+            result == Err(refusal(libc::EINVAL)),
+            "from {source}: {result:?}"
+        );
     }
     let rules = fixture
         .agent

@@ -19,6 +19,7 @@ mod crash_recovery;
 mod dns;
 mod doctor;
 mod events;
+mod facilities;
 mod failures;
 mod fixture;
 mod forward;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop(fixture);
     registry::print_slowest();
+    registry::print_skipped();
     if conclusion.has_failed() {
         ExitCode::FAILURE
     } else {

@@ -11,7 +11,7 @@ use lab::{
     sidecar,
 };
 
-use crate::{doctor, fixture::at};
+use crate::{doctor, facilities::refusal, fixture::at};
 
 /// Makes agent and doctor run without bpf_set_retval, which came with Linux 5.18, and without the
 /// ingress interface in sk_lookup, of 5.17.
@@ -28,7 +28,10 @@ fn refusals_without_set_retval() -> Result<()> {
     let _sidecar = sidecar::start(&pod, &[])?;
     let client = pod.actor()?;
     // The second agent replaces the first one's programs.
-    for (variables, refused) in [(&[WITHOUT][..], libc::EPERM), (&[], libc::EHOSTUNREACH)] {
+    for (variables, refused) in [
+        (&[WITHOUT][..], libc::EPERM),
+        (&[], refusal(libc::EHOSTUNREACH)),
+    ] {
         let agent = Agent::start_with(lab.places(), &Extra::variables(variables))?;
         agent.places.wait_enrolled("test/app")?;
         for to in ["10.202.0.1", "fdb2::1"] {

@@ -6,7 +6,10 @@ use lab::{
     sidecar,
 };
 
-use crate::fixture::{Arrives, POD, PodFixture, SECOND, VIP, at, check, ip};
+use crate::{
+    facilities::refusal,
+    fixture::{Arrives, POD, PodFixture, SECOND, VIP, at, check, ip},
+};
 
 const EXCLUDED: (&str, &str) = ("traffic.sidecar.istio.io/excludeInterfaces", "eth1");
 
@@ -46,7 +49,7 @@ fn dial(source: Option<&str>, family: usize) -> Dial {
     dial
 }
 
-kernel_test!(a_rule_by_source_leads_to_the_excluded_interface);
+kernel_test!(a_rule_by_source_leads_to_the_excluded_interface, needs INGRESS_INTERFACE);
 /// As Multus' plugin `sbr` makes it. Packets of sockets that are bound to the second interface's address leave by it.
 fn a_rule_by_source_leads_to_the_excluded_interface() -> Result<()> {
     let (fixture, _sidecar) = fixture()?;
@@ -98,7 +101,7 @@ fn a_rule_by_source_leads_to_the_excluded_interface() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_tunnel_takes_everything_but_its_own_packets);
+kernel_test!(a_tunnel_takes_everything_but_its_own_packets, needs INGRESS_INTERFACE);
 /// As wg-quick makes it: all but what has the tunnel's mark, and is not for a network of table main.
 fn a_tunnel_takes_everything_but_its_own_packets() -> Result<()> {
     const MARK: u32 = 51820;
@@ -146,7 +149,7 @@ fn a_rule_for_a_user_fails_its_connections() -> Result<()> {
     for family in [0, 1] {
         let to = at(VIP[family], 80);
         let refused = fixture.client.dial(dial(None, family))?;
-        ensure!(refused == Err(libc::EACCES), "{refused:?}");
+        ensure!(refused == Err(refusal(libc::EACCES)), "{refused:?}");
         let mut by_root = dial(None, family);
         by_root.creator = ROOT;
         let made = fixture.client.dial(by_root)?;

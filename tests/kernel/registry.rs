@@ -3,6 +3,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::BTreeMap,
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -11,7 +12,7 @@ use std::{
 use anyhow::{Result, anyhow, bail, ensure};
 use parking_lot::Mutex;
 
-use crate::fixture::SharedFixture;
+use crate::{facilities::Facility, fixture::SharedFixture};
 
 /// Longer than any test takes on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
@@ -19,11 +20,15 @@ const TIME_LIMIT: Duration = Duration::from_secs(300);
 /// How long tests took that have ended.
 static TOOK: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
+/// What the kernel lacks, and how many tests were skipped for it.
+static SKIPPED: Mutex<BTreeMap<&str, usize>> = Mutex::new(BTreeMap::new());
+
 /// A test that has been listed.
 #[derive(Debug)]
 pub struct KernelTest {
     module: &'static str,
     function: &'static str,
+    needs: &'static [Facility],
     run: Run,
 }
 
@@ -40,10 +45,16 @@ inventory::collect!(KernelTest);
 
 impl KernelTest {
     /// Called by the macros.
-    pub const fn new(module: &'static str, function: &'static str, run: Run) -> Self {
+    pub const fn new(
+        module: &'static str,
+        function: &'static str,
+        needs: &'static [Facility],
+        run: Run,
+    ) -> Self {
         Self {
             module,
             function,
+            needs,
             run,
         }
     }
@@ -53,8 +64,13 @@ impl KernelTest {
         lab::test_name(self.module, self.function)
     }
 
-    /// Runs it, no longer than it may take.
+    /// Runs it, no longer than it may take. On a kernel that lacks what it needs it is skipped.
     pub fn run(&self, shared: Option<Arc<SharedFixture>>) -> Result<()> {
+        if let Some(lacking) = self.needs.iter().find(|needed| !(needed.is_there)()) {
+            eprintln!("{}: skipped, needs {}", self.name(), lacking.name);
+            *SKIPPED.lock().entry(lacking.name).or_default() += 1;
+            return Ok(());
+        }
         let run = self.run;
         let start = Instant::now();
         let outcome = within(TIME_LIMIT, &self.name(), move || match run {
@@ -64,6 +80,13 @@ impl KernelTest {
         let mut took = TOOK.lock();
         took.push((start.elapsed(), self.name()));
         outcome
+    }
+}
+
+/// Prints what the kernel lacks, and how many tests that skipped.
+pub fn print_skipped() {
+    for (facility, tests) in SKIPPED.lock().iter() {
+        println!("skipped: {tests} tests, which need {facility}");
     }
 }
 
@@ -123,13 +146,15 @@ pub fn all() -> Vec<&'static KernelTest> {
     tests
 }
 
-/// Lists a function as a test that makes a network of its own.
+/// Lists a function as a test that makes a network of its own, with what it needs of the kernel beyond what sidetrack
+/// needs: constants of [`crate::facilities`].
 macro_rules! kernel_test {
-    ($function:ident) => {
+    ($function:ident $(, needs $facility:ident)*) => {
         inventory::submit! {
             $crate::registry::KernelTest::new(
                 module_path!(),
                 stringify!($function),
+                &[$($crate::facilities::$facility),*],
                 $crate::registry::Run::Own($function),
             )
         }
@@ -138,11 +163,12 @@ macro_rules! kernel_test {
 
 /// Lists a function as a test in the shared network of many tests.
 macro_rules! shared_test {
-    ($function:ident) => {
+    ($function:ident $(, needs $facility:ident)*) => {
         inventory::submit! {
             $crate::registry::KernelTest::new(
                 module_path!(),
                 stringify!($function),
+                &[$($crate::facilities::$facility),*],
                 $crate::registry::Run::Shared($function),
             )
         }

@@ -35,7 +35,7 @@ fn fast_open(fixture: &SharedFixture) -> Result<()> {
     in_manner(fixture, Manner::FastOpen)
 }
 
-shared_test!(mptcp);
+shared_test!(mptcp, needs MPTCP_PARENT);
 /// The connection is made by a subflow, a TCP socket of the kernel's own behind the application's.
 fn mptcp(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {

@@ -42,7 +42,7 @@ fn has_route(fixture: &PodFixture) -> Result<bool> {
     Ok(routes.contains(&format!("local {PREFIX} dev lo proto 175 src ::1")))
 }
 
-kernel_test!(a_connection_has_a_target_and_no_handshake);
+kernel_test!(a_connection_has_a_target_and_no_handshake, needs INGRESS_INTERFACE);
 fn a_connection_has_a_target_and_no_handshake() -> Result<()> {
     let (mut fixture, _sidecar) = fixture()?;
     ensure!(has_route(&fixture)?);
@@ -65,7 +65,7 @@ fn a_connection_has_a_target_and_no_handshake() -> Result<()> {
     nothing_remains(&fixture.agent.places)
 }
 
-kernel_test!(packets_from_outside_are_refused);
+kernel_test!(packets_from_outside_are_refused, needs INGRESS_INTERFACE);
 /// A neighbor sends to a target that names a destination, and to one that names nothing.
 fn packets_from_outside_are_refused() -> Result<()> {
     let (fixture, _sidecar) = fixture()?;
@@ -96,7 +96,7 @@ fn packets_from_outside_are_refused() -> Result<()> {
     is_redirected(&fixture)
 }
 
-kernel_test!(a_route_that_the_pod_removes_comes_back);
+kernel_test!(a_route_that_the_pod_removes_comes_back, needs INGRESS_INTERFACE);
 /// Nothing passes the sidecar meanwhile: what is sent to a target leads to no service.
 fn a_route_that_the_pod_removes_comes_back() -> Result<()> {
     let (fixture, _sidecar) = fixture()?;
@@ -118,7 +118,7 @@ fn a_route_that_the_pod_removes_comes_back() -> Result<()> {
     is_redirected(&fixture)
 }
 
-kernel_test!(ipv6_may_be_disabled_and_enabled_again);
+kernel_test!(ipv6_may_be_disabled_and_enabled_again, needs INGRESS_INTERFACE);
 fn ipv6_may_be_disabled_and_enabled_again() -> Result<()> {
     let (fixture, _sidecar) = fixture()?;
     is_redirected(&fixture)?;
@@ -143,7 +143,7 @@ fn ipv6_may_be_disabled_and_enabled_again() -> Result<()> {
     is_redirected(&fixture)
 }
 
-kernel_test!(a_pod_that_has_the_prefix_keeps_it);
+kernel_test!(a_pod_that_has_the_prefix_keeps_it, needs INGRESS_INTERFACE);
 /// Its connections are redirected without targets.
 fn a_pod_that_has_the_prefix_keeps_it() -> Result<()> {
     let fixture = PodFixture::new()?;
@@ -180,7 +180,7 @@ fn a_pod_that_has_the_prefix_keeps_it() -> Result<()> {
     is_redirected(&fixture)
 }
 
-kernel_test!(connections_without_a_target_are_counted_by_the_reason);
+kernel_test!(connections_without_a_target_are_counted_by_the_reason, needs INGRESS_INTERFACE);
 fn connections_without_a_target_are_counted_by_the_reason() -> Result<()> {
     let (fixture, _sidecar) = fixture()?;
     let counts = || -> Result<BTreeMap<&str, u64>> {
@@ -212,7 +212,7 @@ fn connections_without_a_target_are_counted_by_the_reason() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_renamed_lo_is_lo_all_the_same);
+kernel_test!(a_renamed_lo_is_lo_all_the_same, needs INGRESS_INTERFACE);
 /// Its name is the pod's to change.
 fn a_renamed_lo_is_lo_all_the_same() -> Result<()> {
     let fixture = PodFixture::new()?;

@@ -92,7 +92,7 @@ fn network(fixture: &PodFixture) -> Result<Vec<String>> {
 /// How long it tries.
 const SOON: Duration = Duration::from_secs(10);
 
-kernel_test!(the_app_sees_the_client);
+kernel_test!(the_app_sees_the_client, needs INGRESS_INTERFACE);
 fn the_app_sees_the_client() -> Result<()> {
     let fixture = PodFixture::new()?;
     let _servers = servers(&fixture)?;
@@ -139,7 +139,7 @@ fn the_app_sees_the_client() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(what_the_pod_had_stays);
+kernel_test!(what_the_pod_had_stays, needs INGRESS_INTERFACE);
 /// Rules and routes of istio-init, or settings of a platform team, are there before and after.
 fn what_the_pod_had_stays() -> Result<()> {
     let fixture = PodFixture::new()?;
@@ -163,7 +163,7 @@ fn what_the_pod_had_stays() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(rules_that_the_pod_removes_come_back);
+kernel_test!(rules_that_the_pod_removes_come_back, needs INGRESS_INTERFACE);
 fn rules_that_the_pod_removes_come_back() -> Result<()> {
     let fixture = PodFixture::new()?;
     let _servers = servers(&fixture)?;
@@ -179,7 +179,7 @@ fn rules_that_the_pod_removes_come_back() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(other_modes_have_no_return_routes);
+kernel_test!(other_modes_have_no_return_routes, needs INGRESS_INTERFACE);
 fn other_modes_have_no_return_routes() -> Result<()> {
     let fixture = PodFixture::new()?;
     fixture.enroll(&[])?;
@@ -195,7 +195,7 @@ fn other_modes_have_no_return_routes() -> Result<()> {
     .map(drop)
 }
 
-kernel_test!(an_agent_that_was_killed_leaves_what_the_next_one_removes);
+kernel_test!(an_agent_that_was_killed_leaves_what_the_next_one_removes, needs INGRESS_INTERFACE);
 fn an_agent_that_was_killed_leaves_what_the_next_one_removes() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     let _servers = servers(&fixture)?;

@@ -19,7 +19,7 @@ fn no_connection_meets_half_a_policy() -> Result<()> {
     flips(&CAPTURED, 15001)
 }
 
-kernel_test!(no_connection_meets_half_an_exclusion);
+kernel_test!(no_connection_meets_half_an_exclusion, needs INGRESS_INTERFACE);
 fn no_connection_meets_half_an_exclusion() -> Result<()> {
     flips(&UNTOUCHED, 80)
 }

@@ -8,7 +8,6 @@ use lab::{
     protocol::{APP, Dial, ROOT},
     wait::eventually,
 };
-use sidetrack_datapath::kernel::probe::ingress_links;
 
 use super::{Ambient, HBONE, INBOUND, OUTBOUND, arrives, by_app, start_agent};
 use crate::fixture::{POD, VIP, at};
@@ -34,20 +33,8 @@ fn captured(ambient: &Ambient, family: usize) -> Result<u64> {
     Ok(all.filter_map(|row| row["connections"].as_u64()).sum())
 }
 
-/// Whether the kernel has what probes need; where it has not, that is said.
-fn has_ingress_links() -> bool {
-    let has_links = ingress_links();
-    if !has_links {
-        eprintln!("ambient: skipped, this kernel cannot");
-    }
-    has_links
-}
-
-kernel_test!(probes_of_the_node_reach_the_app);
+kernel_test!(probes_of_the_node_reach_the_app, needs INGRESS_LINKS);
 fn probes_of_the_node_reach_the_app() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let ambient = on_node()?;
     for family in [0, 1] {
         let (own, node) = (POD[family], NODE[family]);
@@ -72,11 +59,8 @@ fn probes_of_the_node_reach_the_app() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(probes_need_no_ztunnel);
+kernel_test!(probes_need_no_ztunnel, needs INGRESS_LINKS);
 fn probes_need_no_ztunnel() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let ambient = Ambient::build(true)?;
     ambient.enroll(&[])?;
     for own in POD {
@@ -91,13 +75,10 @@ fn probes_need_no_ztunnel() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(probes_pass_the_program_for_forwarded_packets);
+kernel_test!(probes_pass_the_program_for_forwarded_packets, needs INGRESS_LINKS);
 /// Network plugins may add a second interface after the pod was enrolled. Then packets for other addresses follow the
 /// rules as well.
 fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let ambient = on_node()?;
     ambient
         .pod
@@ -119,12 +100,9 @@ fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(who_forges_the_node_s_address_is_captured);
+kernel_test!(who_forges_the_node_s_address_is_captured, needs INGRESS_LINKS);
 /// Also from a port where the node listens, or to which it has just connected from elsewhere.
 fn who_forges_the_node_s_address_is_captured() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let ambient = on_node()?;
     let other = ambient.other.actor()?;
     for family in [0, 1] {
@@ -149,11 +127,8 @@ fn pins(ambient: &Ambient) -> Result<BTreeMap<u32, PathBuf>> {
     ambient.agent.places.ingress_pins("node-calls-")
 }
 
-kernel_test!(the_program_for_probes_is_attached_again);
+kernel_test!(the_program_for_probes_is_attached_again, needs INGRESS_LINKS);
 fn the_program_for_probes_is_attached_again() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let ambient = on_node()?;
     for pin in pins(&ambient)?.into_values() {
         let link = sys::open_pin(&pin)?;
@@ -167,11 +142,8 @@ fn the_program_for_probes_is_attached_again() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_released_pod_keeps_nothing_for_probes);
+kernel_test!(a_released_pod_keeps_nothing_for_probes, needs INGRESS_LINKS);
 fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let ambient = on_node()?;
     ensure!(pins(&ambient)?.len() == 1, "not attached");
     ambient.lab.release("app")?;
@@ -179,11 +151,8 @@ fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing);
+kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing, needs INGRESS_LINKS);
 fn an_agent_that_is_killed_and_replaced_changes_nothing() -> Result<()> {
-    if !has_ingress_links() {
-        return Ok(());
-    }
     let mut ambient = on_node()?;
     let held = ambient.app.hold(by_app(at(VIP[0], 80)))?;
     ensure!(held.is_ok(), "{held:?}");

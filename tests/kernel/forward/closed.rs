@@ -12,7 +12,7 @@ use crate::fixture::ip;
 /// Without an answer, as a client sees it.
 const LOST: i32 = libc::EINPROGRESS;
 
-kernel_test!(a_pod_that_does_not_forward_captures_the_same);
+kernel_test!(a_pod_that_does_not_forward_captures_the_same, needs INGRESS_INTERFACE);
 fn a_pod_that_does_not_forward_captures_the_same() -> Result<()> {
     let pod = Forwarding::new()?;
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
@@ -36,7 +36,7 @@ fn a_pod_that_does_not_forward_captures_the_same() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_pod_that_does_not_forward_drops_the_rest);
+kernel_test!(a_pod_that_does_not_forward_drops_the_rest, needs INGRESS_INTERFACE);
 /// What no rule captures is dropped, as without sidetrack: no listener of the pod gets it, and no process answers.
 fn a_pod_that_does_not_forward_drops_the_rest() -> Result<()> {
     let pod = Forwarding::new()?;

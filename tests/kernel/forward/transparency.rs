@@ -35,7 +35,7 @@ fn pass_through(pod: &Forwarding) -> Result<()> {
     check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)
 }
 
-kernel_test!(only_what_passes_through_makes_listeners_transparent);
+kernel_test!(only_what_passes_through_makes_listeners_transparent, needs INGRESS_INTERFACE);
 fn only_what_passes_through_makes_listeners_transparent() -> Result<()> {
     let pod = Forwarding::new()?;
     pod.set_forwarding(true)?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::fixture::{PodFixture, at};
 
-kernel_test!(every_kind_of_list);
+kernel_test!(every_kind_of_list, needs INGRESS_INTERFACE);
 /// The rules that the default policy has none of, each by itself.
 fn every_kind_of_list() -> Result<()> {
     let fixture = PodFixture::new()?;

@@ -128,7 +128,7 @@ fn ipv6_rules_are_followed_by_events() -> Result<()> {
     wait_kind(&fixture, outside, RouteKind::Unicast)
 }
 
-kernel_test!(interfaces_are_followed_by_events);
+kernel_test!(interfaces_are_followed_by_events, needs INGRESS_INTERFACE);
 fn interfaces_are_followed_by_events() -> Result<()> {
     let fixture = PodFixture::new()?;
     fixture.enroll(&[("traffic.sidecar.istio.io/excludeInterfaces", "eth9")])?;
@@ -141,7 +141,7 @@ fn interfaces_are_followed_by_events() -> Result<()> {
     fixture.agent.places.wait_rows("IFACE_BY_POD", 1)
 }
 
-kernel_test!(interfaces_that_a_pattern_matches_are_followed);
+kernel_test!(interfaces_that_a_pattern_matches_are_followed, needs INGRESS_INTERFACE);
 /// Interfaces appear, are renamed and vanish; the first entry that matches decides.
 fn interfaces_that_a_pattern_matches_are_followed() -> Result<()> {
     let fixture = PodFixture::new()?;

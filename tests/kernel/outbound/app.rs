@@ -4,9 +4,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::protocol::{APP, Dial, PROXY, ROOT};
 
 use super::check_client_or_all;
-use crate::fixture::{
-    Arrives::{Fails, Sidecar, Untouched},
-    POD, SECOND, SharedFixture, VIP, at,
+use crate::{
+    facilities::refusal,
+    fixture::{
+        Arrives::{Fails, Sidecar, Untouched},
+        POD, SECOND, SharedFixture, VIP, at,
+    },
 };
 
 shared_test!(app_to_off_pod);
@@ -72,7 +75,7 @@ fn app_bound_to_loopback(fixture: &SharedFixture) -> Result<()> {
     for source in ["127.0.0.1", "127.0.0.6"] {
         fixture.row_from(&APP, source, at(POD[0], 80), Untouched, source)?;
         let off_pod = at(VIP[0], 80);
-        fixture.row_from(&APP, source, off_pod, Fails(libc::EINVAL), "")?;
+        fixture.row_from(&APP, source, off_pod, Fails(refusal(libc::EINVAL)), "")?;
     }
     // IPv6 differs: the kernel accepts the source, and the rules redirect.
     for source in ["::1", "::6"] {

@@ -30,7 +30,7 @@ fn a_late_listener_search_ends_before_sidecar() -> Result<()> {
     works(&fixture)
 }
 
-kernel_test!(routes_and_interfaces_are_written_again);
+kernel_test!(routes_and_interfaces_are_written_again, needs INGRESS_INTERFACE);
 fn routes_and_interfaces_are_written_again() -> Result<()> {
     let (fixture, _sidecar) =
         enrolled_pod(&[("traffic.sidecar.istio.io/excludeInterfaces", "lo")])?;

@@ -22,6 +22,7 @@ use lab::{
 
 use super::health::Health;
 use crate::{
+    facilities::refusal,
     fixture::{PodFixture, at},
     sockets::group,
 };
@@ -203,11 +204,8 @@ fn routes_of_a_whole_namespace() -> Result<()> {
         let _sidecar = sidecar::start(pod, &[80])?;
         let dialed = pod.actor()?.dial(Dial::new(&ROOT, at("11.1.1.1", 80)))?;
         let accepted = dialed.as_ref().map(|it| it.accepted_by);
-        let wanted = if is_whole {
-            Err(&libc::EINVAL)
-        } else {
-            Ok(15001)
-        };
+        let refused = refusal(libc::EINVAL);
+        let wanted = if is_whole { Err(&refused) } else { Ok(15001) };
         ensure!(accepted == wanted, "{name}: {dialed:?}");
     }
     // Another namespace has a quota of its own.

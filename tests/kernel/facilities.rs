@@ -1,0 +1,46 @@
+//! What sidetrack does without on some kernels, and some tests cannot. Such a test names it beside its function:
+//! `kernel_test!(function, needs INGRESS_INTERFACE)`.
+
+use sidetrack_datapath::kernel::{acceleration, probe};
+
+/// What a kernel may lack.
+#[derive(Debug)]
+pub struct Facility {
+    /// Its name, and the first release of Linux to have it.
+    pub name: &'static str,
+    /// Tries it, as the agent does.
+    pub is_there: fn() -> bool,
+}
+
+/// Policies that name interfaces, TPROXY, ambient mode and targets of IPv6 depend on it.
+pub const INGRESS_INTERFACE: Facility = Facility {
+    name: "the ingress interface in sk_lookup (5.17)",
+    is_there: probe::ingress_ifindex,
+};
+
+/// The names that an application with MPTCP sockets sees.
+pub const MPTCP_PARENT: Facility = Facility {
+    name: "bpf_skc_to_mptcp_sock in connect (5.19)",
+    is_there: probe::mptcp_parent,
+};
+
+/// Calls of the node to pods in ambient mode.
+pub const INGRESS_LINKS: Facility = Facility {
+    name: "tcx links (6.6)",
+    is_there: probe::ingress_links,
+};
+
+/// Acceleration.
+pub const QUEUE_ACCOUNTING: Facility = Facility {
+    name: "accounting of a socket's queue past TCP (6.14)",
+    is_there: || acceleration::is_possible().is_ok(),
+};
+
+/// The errno of a connect that sidetrack refuses: the expected one, or EPERM where programs cannot choose it (before 5.18).
+pub fn refusal(errno: i32) -> i32 {
+    if probe::set_retval() {
+        errno
+    } else {
+        libc::EPERM
+    }
+}
