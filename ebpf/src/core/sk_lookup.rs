@@ -1,6 +1,8 @@
 //! An inbound connection of a pod. If the rules capture it, the program assigns it to the sidecar's
 //! listener. No packet changes, so the accepted socket's local address *is* the original destination.
 
+use core::arch::asm;
+
 use aya_ebpf::{
     bindings::sk_action::{SK_DROP, SK_PASS},
     macros::sk_lookup,
@@ -318,6 +320,7 @@ impl InboundPacket<'_> {
 
     #[inline(always)]
     fn assign_to(&self, family: u16, port: u16, slots: u32) -> Result<(), ()> {
+        let mut failed = 1_u32;
         for slot in 0..slots {
             let key = ListenerKey {
                 netns: self.netns,
@@ -326,10 +329,17 @@ impl InboundPacket<'_> {
                 slot,
             };
             if maps::assign_listener(self.lookup.inner.lookup, &key).is_ok() {
-                return Ok(());
+                failed = 0;
+                break;
             }
         }
-        Err(())
+        // Otherwise LLVM keeps the slot, and derives the result from it wherever that is used: verifiers before Linux 6.2
+        // then walk all that follows once for each slot, and reject the program.
+        // SAFETY: it contains no instruction.
+        unsafe {
+            asm!("", inout("r2") failed, options(nomem, nostack, preserves_flags));
+        }
+        if failed == 0 { Ok(()) } else { Err(()) }
     }
 
     #[inline(always)]
