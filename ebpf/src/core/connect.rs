@@ -84,7 +84,7 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
             rule: outcome.rule,
             index: outcome.index,
             errno: outcome.errno,
-            owner: ctx.owner(),
+            owner: Some(ctx.owner()),
         });
     }
     debug!(

@@ -5,7 +5,7 @@ use aya_ebpf::{bindings::BPF_TCP_CLOSE, macros::cgroup_sockopt, programs::Sockop
 use sidetrack_common::{
     addr::Addr,
     conn::{DestinationKey, Meaning},
-    decide::{EPERM, Owner},
+    decide::EPERM,
     event::EventKind,
     rule::Rule,
     target::{Target, is_dedicated},
@@ -72,7 +72,7 @@ fn is_refused(opt: &SockOpt<'_>) -> bool {
         rule: Rule::SocketOption,
         index: 0,
         errno: EPERM,
-        owner: Owner::UNKNOWN,
+        owner: None,
     });
     true
 }

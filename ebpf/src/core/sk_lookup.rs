@@ -12,7 +12,7 @@ use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{AskedFrom, DestinationKey, HandshakeKey, ListenerKey, ON_LOOPBACK},
-    decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Tables as _, Verdict},
+    decide::{self, Decision, ECONNREFUSED, Inbound, Tables as _, Verdict},
     event::EventKind,
     forward::Probe,
     names::{
@@ -385,7 +385,7 @@ impl InboundPacket<'_> {
             rule,
             index,
             errno,
-            owner: Owner::UNKNOWN,
+            owner: None,
         });
     }
 }

@@ -23,7 +23,7 @@ use sidetrack_common::{
         DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey,
         ON_LOOPBACK, Role, SockRecord,
     },
-    decide::{self, ECONNREFUSED, Owner},
+    decide::{self, ECONNREFUSED},
     event::EventKind,
     names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod::{self, POD_BEFORE_SIDECAR},
@@ -351,7 +351,7 @@ fn failed(ops: &SockOps<'_>, netns: u64, dialed: &Dialed, capture_port: u16) {
         rule,
         index: 0,
         errno,
-        owner: Owner::UNKNOWN,
+        owner: None,
     });
 }
 

@@ -195,7 +195,7 @@ fn decide<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64, pod: Enrolled, cal
             rule: outcome.rule,
             index: outcome.index,
             errno: outcome.errno,
-            owner: owner(ctx),
+            owner: Some(owner(ctx)),
         });
     }
     result

@@ -74,8 +74,9 @@ pub struct Report {
     pub index: u32,
     /// See [`Event::errno`].
     pub errno: i32,
-    /// See [`Event::uid`] and [`Event::gid`].
-    pub owner: Owner,
+    /// See [`Event::uid`] and [`Event::gid`]. None of a program that does not run in the process that connects, or may
+    /// not ask which it is: programs of setsockopt in Linux 5.15.
+    pub owner: Option<Owner>,
 }
 
 /// A row that says nothing, for [`LAST_REFUSAL`].
@@ -158,14 +159,14 @@ fn write(event: *mut Event, report: &Report) {
     set!(rule, report.rule);
     set!(index, report.index);
     set!(errno, report.errno);
-    set!(uid, report.owner.uid);
-    set!(gid, report.owner.gid);
-    if matches!(report.kind, EventKind::Outbound) {
+    let owner = report.owner.unwrap_or(Owner::UNKNOWN);
+    set!(uid, owner.uid);
+    set!(gid, owner.gid);
+    if report.owner.is_some() {
         set!(pid, (bpf_get_current_pid_tgid() >> 32) as u32);
         // SAFETY: it writes the whole field, zeros if it fails.
         unsafe { bpf_get_current_comm((&raw mut (*event).comm).cast(), COMM_LEN as u32) };
     } else {
-        // The kernel may run the program in any process.
         set!(pid, 0);
         set!(comm, [0; COMM_LEN]);
     }
