@@ -1,5 +1,5 @@
 //! The order of the writes: after each of them, a connection of the pod is decided by the policy before as a whole, by the
-//! new one as a whole, or refused. The judge is the function that decides in the kernel.
+//! new one as a whole, or refused. The function that decides in the kernel says so.
 
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -70,7 +70,7 @@ kernel_test!(connections_that_are_never_accepted_do_not_count_for_good);
 fn connections_that_are_never_accepted_do_not_count_for_good() -> Result<()> {
     /// Two looks at all records.
     const TIMEOUT: Duration = Duration::from_secs(30);
-    let mut fixture = PodFixture::new()?;
+    let fixture = PodFixture::new()?;
     let sidecar = fixture.pod.actor()?;
     sidecar.ask(&Request::Hang(at("0.0.0.0", 15001)))?;
     fixture.enroll(&[WITHOUT_TARGETS])?;

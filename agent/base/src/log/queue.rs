@@ -1,4 +1,4 @@
-//! Lines on their way to whoever reads the log. That is a program and a disk of others: a thread of its own waits for them, and
+//! Lines on their way to the reader of the log. That is a program and a disk of others: a thread of its own waits for them, and
 //! nothing else does.
 
 use std::{
@@ -56,7 +56,7 @@ impl Log {
             for message in received {
                 match message {
                     Message::Line(line) => write(&mut to, &line, &counts),
-                    // Without a receiver nobody waits any more.
+                    // Without a receiver no one waits any more.
                     Message::End(written) => drop(written.send(())),
                 }
             }

@@ -9,13 +9,13 @@ use super::{Log, MAX_BYTES};
 /// Takes a line for each permit.
 struct Slow {
     permits: mpsc::Receiver<()>,
-    taken: Arc<Mutex<Vec<u8>>>,
+    received_bytes: Arc<Mutex<Vec<u8>>>,
 }
 
 impl io::Write for Slow {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let _ = self.permits.recv();
-        self.taken.lock().unwrap().extend_from_slice(line);
+        self.received_bytes.lock().unwrap().extend_from_slice(line);
         Ok(line.len())
     }
 
@@ -25,12 +25,12 @@ impl io::Write for Slow {
 }
 
 #[test]
-fn nobody_waits_for_a_reader_that_hangs() {
+fn no_one_waits_for_a_reader_that_hangs() {
     let (permit, permits) = mpsc::channel();
-    let taken = Arc::new(Mutex::new(Vec::new()));
+    let received_bytes = Arc::new(Mutex::new(Vec::new()));
     let slow = Slow {
         permits,
-        taken: Arc::clone(&taken),
+        received_bytes: Arc::clone(&received_bytes),
     };
     let log = Log::start(slow).unwrap();
     let mut writer = log.writer();
@@ -51,20 +51,20 @@ fn nobody_waits_for_a_reader_that_hangs() {
     while writer.counts.waiting.load(Ordering::Relaxed) > 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(taken.lock().unwrap().len(), lines * line.len());
+    assert_eq!(received_bytes.lock().unwrap().len(), lines * line.len());
 }
 
 #[test]
 fn the_end_waits_for_the_lines_before() {
-    let taken = Arc::new(Mutex::new(Vec::new()));
+    let received_bytes = Arc::new(Mutex::new(Vec::new()));
     let (permit, permits) = mpsc::channel();
     drop(permit);
     let log = Log::start(Slow {
         permits,
-        taken: Arc::clone(&taken),
+        received_bytes: Arc::clone(&received_bytes),
     })
     .unwrap();
     log.writer().write_all(b"last\n").unwrap();
     drop(log);
-    assert_eq!(*taken.lock().unwrap(), b"last\n");
+    assert_eq!(*received_bytes.lock().unwrap(), b"last\n");
 }
