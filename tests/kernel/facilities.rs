@@ -8,31 +8,51 @@ use sidetrack_datapath::kernel::{acceleration, probe};
 pub struct Facility {
     /// Its name, and the first release of Linux to have it.
     pub name: &'static str,
+    /// That release, if every configuration has it from there on.
+    since: Option<(u32, u32)>,
     /// Tries it, as the agent does.
     pub is_there: fn() -> bool,
+}
+
+impl Facility {
+    /// Whether a kernel without it, by its own word, should have it: then the probe is wrong, and no test is skipped for it.
+    pub fn is_expected(&self) -> bool {
+        let release = nix::sys::utsname::uname();
+        let release = release.as_ref().ok().and_then(|it| it.release().to_str());
+        let mut numbers = release.unwrap_or_default().split('.').map(str::parse);
+        let version = match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+            _ => (0, 0),
+        };
+        self.since.is_some_and(|since| version >= since)
+    }
 }
 
 /// Policies that name interfaces, TPROXY, ambient mode and targets of IPv6 depend on it.
 pub const INGRESS_INTERFACE: Facility = Facility {
     name: "the ingress interface in sk_lookup (5.17)",
+    since: Some((5, 17)),
     is_there: probe::ingress_ifindex,
 };
 
 /// The names that an application with MPTCP sockets sees.
 pub const MPTCP_PARENT: Facility = Facility {
     name: "bpf_skc_to_mptcp_sock in connect (5.19)",
+    since: None,
     is_there: probe::mptcp_parent,
 };
 
 /// Calls of the node to pods in ambient mode.
 pub const INGRESS_LINKS: Facility = Facility {
     name: "tcx links (6.6)",
+    since: Some((6, 6)),
     is_there: probe::ingress_links,
 };
 
 /// Acceleration.
 pub const QUEUE_ACCOUNTING: Facility = Facility {
     name: "accounting of a socket's queue past TCP (6.14)",
+    since: Some((6, 14)),
     is_there: || acceleration::is_possible().is_ok(),
 };
 

@@ -5,7 +5,9 @@ mod queue;
 use std::{
     env,
     ffi::OsStr,
+    fs::File,
     io::{self, IsTerminal as _},
+    os::fd::AsFd as _,
 };
 
 use clap::ValueEnum;
@@ -28,7 +30,9 @@ pub enum LogFormat {
 /// # Errors
 /// If no thread can be made that writes it.
 pub fn start(format: LogFormat) -> io::Result<Log> {
-    let log_lines = Log::start(io::stderr())?;
+    // Not the one that panics are written to: it is locked while a line is.
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let log_lines = Log::start(stderr)?;
     let writer = log_lines.writer();
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));

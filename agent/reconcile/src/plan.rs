@@ -150,6 +150,8 @@ pub enum OnFailure {
     Abort,
     /// The other steps are done; all of it is done again later.
     Stale,
+    /// Nothing more is done; all of it is done again later.
+    Stop,
 }
 
 /// What brings a pod's rows to a policy.
@@ -178,13 +180,13 @@ pub fn write<'a, P>(
     id: PolicyId,
     processes: &'a P,
 ) -> Steps<'a, P> {
-    use OnFailure::{Abort, Stale};
+    use OnFailure::{Abort, Stale, Stop};
     use Phase::{After, Before};
     let passes = change == Change::Enroll { passes: true };
     // Each with what a failure means in an enrollment, in a change of policy and in a refresh.
     let steps = [
         // All that follows is computed from it.
-        (Step::ReadNamespace, Some(Abort), Some(Abort), Some(Stale)),
+        (Step::ReadNamespace, Some(Abort), Some(Abort), Some(Stop)),
         // The route of its targets is written with the namespace; its flag with the pod's row. IPv6 that is not captured
         // was not captured before either: no reason to keep the policy before.
         (
@@ -197,8 +199,8 @@ pub fn write<'a, P>(
         (
             Step::SetReturnRoute(policy, Before),
             Some(Abort),
+            Some(Abort),
             Some(Stale),
-            None,
         ),
         // Exclusions that are added count before the policy does, those that are dropped until it does.
         (

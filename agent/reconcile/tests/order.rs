@@ -46,7 +46,7 @@ impl<'a> Pod<'a> {
             Step::ReadNamespace => self.was_read = true,
             Step::CaptureV6(policy) if self.was_read => {
                 let own = addresses().into_iter().map(|(own, _)| own);
-                self.is_to_capture_v6 |= policy.captures_v6(own);
+                self.is_to_capture_v6 = self.captures_v6 || policy.captures_v6(own);
             }
             Step::WriteNamespace(policy, phase) if self.was_read => {
                 self.write_namespace(policy, *phase);
@@ -305,6 +305,29 @@ fn violations(arranged: impl Fn(&mut Steps<'_>)) -> Vec<String> {
         }
     }
     violations
+}
+
+#[test]
+fn a_change_that_fails_leaves_the_policy_before() {
+    for seed in 0..CASES {
+        let [first, second] = &policies(seed);
+        let before = enrolled(first);
+        for (number, (_, on_failure)) in steps(Change::Policy, second).iter().enumerate() {
+            if *on_failure != OnFailure::Abort {
+                continue;
+            }
+            let mut now = before.clone();
+            let done = steps(Change::Policy, second);
+            let done = done.iter().take(number);
+            for (step, _) in done.chain(&steps(Change::Refresh, first)) {
+                now.perform(step);
+            }
+            for conn in connections() {
+                let verdicts = [&before, &now].map(|pod| pod.verdict(&conn));
+                assert_eq!(verdicts[0], verdicts[1], "{number} steps: {conn:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ use sidetrack_base::{
     log::{self, LogFormat},
     mesh_flags::MeshFlags,
     runtime::block_on,
+    runtime::exit_code,
 };
 use sidetrack_datapath::kernel::datapath::NODE_NETNS;
 
@@ -143,9 +144,13 @@ struct PluginFlags {
 }
 
 pub(super) fn run(options: Options) -> Result<ExitCode> {
-    let _log = log::start(options.log_format)?;
-    block_on(daemon::run(options.config()))??;
-    Ok(ExitCode::SUCCESS)
+    let log = log::start(options.log_format)?;
+    let ended = block_on(daemon::run(options.config()))?;
+    // Not by stderr itself, which may never return.
+    if let Err(error) = &ended {
+        log.line(&format!("sidetrack: {error:#}"));
+    }
+    Ok(exit_code(ended.is_ok()))
 }
 
 impl Options {

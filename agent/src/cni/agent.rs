@@ -73,9 +73,12 @@ fn no_answer(config: &Config<'_>, error: &anyhow::Error) -> Error {
     let gate = config.install.as_ref().map(|install| {
         let PodRef { namespace, name } = &install.daemonset;
         // Without its node's name a plugin follows this value alone.
-        let node = install.node.as_deref().unwrap_or("'*'");
+        let (node, place) = match install.node.as_deref() {
+            Some(node) => (node, "there (add the nodes that it names already)"),
+            None => ("'*'", "on every node"),
+        };
         format!(
-            " If it does not come up, `kubectl -n {namespace} annotate --overwrite daemonset {name} {OPEN_GATE}={node}` lets pods start there without interception."
+            " If it does not come up, `kubectl -n {namespace} annotate --overwrite daemonset {name} {OPEN_GATE}={node}` lets pods start {place} without interception."
         )
     });
     Error::later(message).detailed(format!(

@@ -18,7 +18,7 @@ use sidetrack_base::{
     duration::duration,
     log::{self, LogFormat},
     mesh_flags::MeshFlags,
-    runtime::block_on,
+    runtime::{block_on, exit_code},
 };
 use sidetrack_policy::select::Enroll;
 
@@ -69,13 +69,16 @@ fn main() -> ExitCode {
         settings,
         drain: options.drain,
     };
-    let served = log.and_then(|_log| block_on(run(config)));
-    let served = served.map_err(anyhow::Error::from).flatten();
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
+    let log = match log {
+        Ok(log) => log,
         Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
+            eprintln!("start the log: {error}");
+            return ExitCode::FAILURE;
         }
+    };
+    let served = block_on(run(config)).map_err(anyhow::Error::from).flatten();
+    if let Err(error) = &served {
+        log.line(&format!("{error:#}"));
     }
+    exit_code(served.is_ok())
 }

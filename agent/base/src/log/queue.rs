@@ -64,6 +64,11 @@ impl Log {
         Ok(Self(writer))
     }
 
+    /// Writes the last line of a program that fails, after all others.
+    pub fn line(&self, text: &str) {
+        let _ = self.writer().write(format!("{text}\n").as_bytes());
+    }
+
     /// What writes into it.
     pub(super) fn writer(&self) -> Writer {
         self.0.clone()

@@ -57,19 +57,25 @@ impl Charges {
         if last.as_ref().is_some_and(|(at, _)| now < *at + INTERVAL) {
             return Ok(());
         }
-        let drifts = self.drifts()?;
+        let mut drifts = self.drifts()?;
         let (_, before) = last.take().unwrap_or((now, BTreeMap::new()));
-        for (netns, drift) in &drifts {
+        for (netns, drift) in &mut drifts {
             let earlier = before.get(netns).copied().unwrap_or_default();
-            let certain = match drift.signum() == earlier.signum() {
-                true => drift.abs().min(earlier.abs()) * drift.signum(),
-                false => 0,
-            };
+            let certain = certain(earlier, *drift);
             self.subtract(*netns, certain)?;
+            // What is left has to be seen twice as well.
+            *drift -= certain;
         }
-        // What was corrected is seen twice again before it is corrected further.
         *last = Some((now, drifts));
         Ok(())
+    }
+
+    /// Walks over all records, as [`Self::recount`] does.
+    ///
+    /// # Errors
+    /// If the kernel does not let it.
+    pub(super) fn try_out(&self) -> io::Result<()> {
+        self.read().map(drop)
     }
 
     /// By how much counts are too high at least, or, less than 0, too low.
@@ -122,6 +128,19 @@ impl Charges {
         let corrected = (counted as i64).saturating_sub(drift);
         self.counts.insert(&netns, &(corrected as u64))
     }
+}
+
+/// What two looks agree on. The walk over records misses some, or sees some twice, while others are made and freed.
+fn certain(earlier: i64, drift: i64) -> i64 {
+    if earlier == drift {
+        return drift;
+    }
+    let both = if earlier.signum() == drift.signum() {
+        earlier.abs().min(drift.abs())
+    } else {
+        0
+    };
+    (both - TOLERATED).max(0) * drift.signum()
 }
 
 /// By how much a count is off, that was one thing before and another after the records were looked at.

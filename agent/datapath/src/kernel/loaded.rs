@@ -91,7 +91,7 @@ impl Loaded {
         let until = Instant::now() + Duration::from_millis(200);
         self.maps.choose_target_seed()?;
         self.maps.recount_handshakes()?;
-        self.charges.recount().context("count records")?;
+        self.charges.try_out().context("walk over records")?;
         self.adoption.listeners.keys().context("list listeners")?;
         let counted = self.tasks.count(&BTreeMap::from([(1, None)]), 0);
         counted.context("look at processes")?;

@@ -114,6 +114,7 @@ impl PodLink {
         if !self.watch.is_alive() {
             self.watch = Self::watch(&self.netns, &self.changed)?;
         }
+        self.snapshot = None;
         let read = self.inside(Snapshot::read).await;
         let snapshot = read.context("read addresses and routes by netlink")?;
         let added = snapshot.added_rules.iter();

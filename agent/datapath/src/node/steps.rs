@@ -132,7 +132,8 @@ async fn read(node: &mut KernelNode, link: &mut PodLink) -> Result<()> {
     Ok(())
 }
 
-/// Captures IPv6 from the next write of the pod's row on, if the pod has it and it is not captured yet.
+/// Captures IPv6 from the next write of the pod's row on, if the pod has it. A pod that was captured stays so; one whose
+/// change has failed is as its row says.
 async fn capture_v6(
     maps: &Maps,
     rows: &mut PodRows,
@@ -140,15 +141,13 @@ async fn capture_v6(
     policy: &Policy,
 ) -> Result<()> {
     let captures = link.snapshot()?.captures_v6(policy);
-    if !captures || rows.has(POD_CAPTURE_V6) {
-        return Ok(());
-    }
-    if policy.dialect.exempts_self() && link.add_self_v6().await? {
+    rows.set(POD_CAPTURE_V6, rows.was_captured_v6());
+    if captures && policy.dialect.exempts_self() && link.add_self_v6().await? {
         rows.set(POD_ADDED_SELF_V6, true);
-        // At once: an agent that follows a killed one has to know that there is something to remove.
+        // At once, where there is a row: an agent that follows a killed one has to know that there is something to remove.
         rows.write_flags(maps)?;
     }
-    rows.set(POD_CAPTURE_V6, true);
+    rows.set(POD_CAPTURE_V6, captures || rows.was_captured_v6());
     Ok(())
 }
 

@@ -90,8 +90,6 @@ impl PodRows {
         present: Option<Self>,
     ) -> Result<Self> {
         let present = present.unwrap_or_else(|| Self::earlier(cookie));
-        // A family that was captured once stays captured.
-        let captured = present.present_flags.unwrap_or_default() & POD_CAPTURE_V6;
         Ok(Self {
             row: Box::new(Pod {
                 netns_inode: inode.get(),
@@ -101,7 +99,7 @@ impl PodRows {
                 ..Pod::zeroed()
             }),
             is_written: false,
-            flags: present.flags & PRESERVED_FLAGS | captured,
+            flags: present.flags & PRESERVED_FLAGS,
             ..present
         })
     }
@@ -143,6 +141,12 @@ impl PodRows {
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.is_written
+    }
+
+    /// Whether the row that is in the kernel captures IPv6.
+    #[must_use]
+    pub fn was_captured_v6(&self) -> bool {
+        self.present_flags.unwrap_or_default() & POD_CAPTURE_V6 != 0
     }
 
     /// Writes the pod's row again if its flags have changed.

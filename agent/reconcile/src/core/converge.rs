@@ -307,6 +307,7 @@ pub(super) async fn run<N: Node>(
         match node.step(*cookie, rows, Some(link), &step).await {
             Ok(()) => {}
             Err(problem) if on_failure == OnFailure::Abort => return Err(problem),
+            Err(problem) if on_failure == OnFailure::Stop => return Ok(Some(problem)),
             Err(problem) => missed = missed.or(Some(problem)),
         }
     }

@@ -145,11 +145,11 @@ fn the_row_of_an_enrolled_pod_comes_after_all_that_decides() {
 
 #[test]
 fn another_policy_is_active_before_rows_of_the_old_one_go() {
-    use OnFailure::{Abort, Stale};
+    use OnFailure::{Abort, Stale, Stop};
     let steps = [
         ("read", Abort),
         ("v6", Stale),
-        ("return", Stale),
+        ("return", Abort),
         ("before", Abort),
         ("adopt", Abort),
         ("pod", Abort),
@@ -158,7 +158,13 @@ fn another_policy_is_active_before_rows_of_the_old_one_go() {
         ("returned", Stale),
     ];
     assert_eq!(of_change(Change::Policy), steps);
-    let steps = ["read", "v6", "after", "returned"].map(|step| (step, Stale));
+    let steps = [
+        ("read", Stop),
+        ("v6", Stale),
+        ("return", Stale),
+        ("after", Stale),
+        ("returned", Stale),
+    ];
     assert_eq!(of_change(Change::Refresh), steps);
 }
 

@@ -168,17 +168,19 @@ impl World {
     }
 
     fn capture_v6(&mut self, cookie: NetnsCookie, rows: &mut FakeRows) {
-        let has_v6 = rows.snapshot.as_ref().is_some_and(|it| it.has_v6);
-        if !has_v6 || rows.captures_v6 {
+        let Some(snapshot) = &rows.snapshot else {
             return;
-        }
-        if let Some(namespace) = self.namespaces.get_mut(&cookie)
+        };
+        if snapshot.has_v6
+            && let Some(namespace) = self.namespaces.get_mut(&cookie)
             && !namespace.has_self_v6
         {
             namespace.has_self_v6 = true;
             rows.added_v6 = true;
         }
-        rows.captures_v6 = true;
+        let present = self.tables.pods.get(&cookie);
+        let was_captured = present.is_some_and(|row| row.captures_v6);
+        rows.captures_v6 = snapshot.has_v6 || was_captured;
         self.write_flags(cookie, rows, |row, rows| row.added_v6 = rows.added_v6);
     }
 

@@ -105,7 +105,8 @@ pub fn read_iterator(
     mut iterator: File,
     mut each: impl FnMut(&[u8]) -> ControlFlow<()>,
 ) -> io::Result<()> {
-    let mut buffer = [0; 4096];
+    // As many as the kernel collects at once: it walks over a map's bucket from its beginning for each read.
+    let mut buffer = vec![0; 32 << 10];
     loop {
         let read = match iterator.read(&mut buffer) {
             Ok(0) => return Ok(()),
