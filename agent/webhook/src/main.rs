@@ -60,7 +60,13 @@ fn main() -> ExitCode {
         let kind = clap::error::ErrorKind::ArgumentConflict;
         clap::Error::raw(kind, format!("{problem}\n")).exit()
     });
-    let log = log::start(options.log_format);
+    let log = match log::start(options.log_format) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("start the log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let config = Config {
         listen: options.listen,
         tls_cert: options.tls_cert,
@@ -68,13 +74,6 @@ fn main() -> ExitCode {
         gate_image: options.gate_image,
         settings,
         drain: options.drain,
-    };
-    let log = match log {
-        Ok(log) => log,
-        Err(error) => {
-            eprintln!("start the log: {error}");
-            return ExitCode::FAILURE;
-        }
     };
     let served = block_on(run(config)).map_err(anyhow::Error::from).flatten();
     if let Err(error) = &served {

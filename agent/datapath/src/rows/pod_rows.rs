@@ -137,12 +137,6 @@ impl PodRows {
         self.write_row(id.get(), self.flags & !not_yet, maps)
     }
 
-    /// Whether the pod's row is written, by this agent.
-    #[must_use]
-    pub fn is_written(&self) -> bool {
-        self.is_written
-    }
-
     /// Whether the row that is in the kernel captures IPv6.
     #[must_use]
     pub fn was_captured_v6(&self) -> bool {
