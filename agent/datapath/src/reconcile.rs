@@ -150,6 +150,7 @@ impl Reconciler {
 
     /// Gives pods what their sidecars need by the way in which they listen now.
     fn follow_sidecars(&mut self) {
+        self.core.node.transparency.set_back();
         let changed = match self.core.node.changed_sidecars() {
             Ok(changed) => changed,
             Err(error) => return error!("read how sidecars listen: {error}"),

@@ -45,6 +45,8 @@ const MAX_FOUND: usize = 64;
 const MAX_PROCESSES: usize = 16_384;
 /// Searches whose files are being closed at a time.
 const MAX_CLOSING: usize = 16;
+/// Searches in a namespace that may fail until its listeners are left as they are.
+const MAX_FAILURES: usize = 10;
 
 /// Searches whose files are being closed.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
@@ -55,8 +57,21 @@ pub struct Transparency {
     adoption: Arc<Adoption>,
     tasks: Arc<Tasks>,
     searches: Searches,
-    /// Namespaces, by cookie, with the ports of the listeners that are not to stay transparent.
-    set_here: Arc<Mutex<BTreeMap<u64, Vec<u16>>>>,
+    /// Those that are not to stay transparent, by the namespace's cookie.
+    changed: Arc<Mutex<BTreeMap<u64, Changed>>>,
+}
+
+/// Listeners that were made transparent here.
+#[derive(Debug)]
+enum Changed {
+    /// On these ports, and they are needed.
+    Needed(Vec<u16>),
+    /// They have to be set back.
+    ToSetBack {
+        netns: Arc<Netns>,
+        ports: Vec<u16>,
+        failures: usize,
+    },
 }
 
 impl Transparency {
@@ -67,41 +82,95 @@ impl Transparency {
             adoption,
             tasks,
             searches: Searches::new(SEARCHES),
-            set_here: Arc::default(),
+            changed: Arc::default(),
         }
     }
 
     /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next call tries
     /// again. Those that are to stay so are not set back.
     pub fn set(&self, netns: Arc<Netns>, ports: Vec<u16>, are_to_stay: bool) {
-        if !are_to_stay {
-            self.set_here.lock().insert(netns.cookie(), ports.clone());
-        }
-        self.start(netns, ports, true);
-    }
-
-    /// Sets the listeners of a namespace back where [`Transparency::set`] has changed them.
-    pub fn unset(&self, netns: Arc<Netns>) {
-        let ports = self.set_here.lock().remove(&netns.cookie());
-        if let Some(ports) = ports {
-            self.start(netns, ports, false);
-        }
-    }
-
-    fn start(&self, netns: Arc<Netns>, ports: Vec<u16>, wanted: bool) {
-        let (adoption, tasks) = (Arc::clone(&self.adoption), Arc::clone(&self.tasks));
         let cookie = netns.cookie();
-        // The search logs its own errors.
-        let _ = self.searches.start(cookie, move || {
-            if let Err(problem) = search((&adoption, &tasks), &netns, &ports, wanted) {
+        if are_to_stay {
+            self.changed.lock().remove(&cookie);
+        } else {
+            let needed = Changed::Needed(ports.clone());
+            self.changed.lock().insert(cookie, needed);
+        }
+        self.start(netns, ports, true, move |result| {
+            if let Err(problem) = result {
                 tracing::warn!(
                     cookie,
-                    wanted,
-                    "set IP_TRANSPARENT of the sidecar's listeners: {problem:#}; while it is wanted, IPv4 connections that pass through the pod wait for it"
+                    "make the sidecar's listeners transparent: {problem:#}; until then IPv4 connections that pass through the pod wait"
                 );
             }
         });
     }
+
+    /// Sets the listeners of a namespace back where [`Transparency::set`] has changed them.
+    pub fn unset(&self, netns: Arc<Netns>) {
+        if let Some(changed) = self.changed.lock().get_mut(&netns.cookie())
+            && let Changed::Needed(ports) = changed
+        {
+            let ports = mem::take(ports);
+            *changed = Changed::ToSetBack {
+                netns,
+                ports,
+                failures: 0,
+            };
+        }
+        self.set_back();
+    }
+
+    /// Continues with what [`Transparency::unset`] could not do at once, because other searches were running, also one that
+    /// makes the same listeners transparent.
+    pub fn set_back(&self) {
+        let to_set_back: Vec<_> = {
+            let changed = self.changed.lock();
+            let of = |it: &Changed| match it {
+                Changed::ToSetBack { netns, ports, .. } => Some((Arc::clone(netns), ports.clone())),
+                Changed::Needed(_) => None,
+            };
+            changed.values().filter_map(of).collect()
+        };
+        for (netns, ports) in to_set_back {
+            let (cookie, changed) = (netns.cookie(), Arc::clone(&self.changed));
+            self.start(netns, ports, false, move |result| {
+                note(&mut changed.lock(), cookie, &result);
+            });
+        }
+    }
+
+    fn start(
+        &self,
+        netns: Arc<Netns>,
+        ports: Vec<u16>,
+        wanted: bool,
+        end: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let (adoption, tasks) = (Arc::clone(&self.adoption), Arc::clone(&self.tasks));
+        // One that does not start is tried again.
+        let _ = self.searches.start(netns.cookie(), move || {
+            end(search((&adoption, &tasks), &netns, &ports, wanted));
+        });
+    }
+}
+
+/// Notes how setting back has ended, unless the listeners are needed again.
+fn note(changed: &mut BTreeMap<u64, Changed>, cookie: u64, result: &Result<()>) {
+    let Some(Changed::ToSetBack { failures, .. }) = changed.get_mut(&cookie) else {
+        return;
+    };
+    if let Err(problem) = result {
+        *failures += 1;
+        if *failures < MAX_FAILURES {
+            return;
+        }
+        tracing::warn!(
+            cookie,
+            "the sidecar's listeners stay transparent, setting them back has failed {MAX_FAILURES} times: {problem:#}"
+        );
+    }
+    changed.remove(&cookie);
 }
 
 fn search(

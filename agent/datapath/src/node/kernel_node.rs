@@ -58,7 +58,7 @@ pub struct KernelNode {
     /// Searches for listeners that are open already.
     pub(super) adopter: Adopter,
     /// Makes listeners transparent.
-    transparency: Transparency,
+    pub(crate) transparency: Transparency,
     /// What was known of sidecars at the last look, by cookie.
     sidecars: HashMap<u64, u32>,
     /// Reads pods' DNS servers.
