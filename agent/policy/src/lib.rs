@@ -85,6 +85,7 @@ pub mod names;
 mod parse;
 pub mod pod_ref;
 pub mod policy;
+pub mod reader;
 pub mod record;
 pub mod rules;
 pub mod select;
