@@ -42,7 +42,9 @@ use crate::observe::{
     trace::Tracer,
     watch,
 };
-use crate::server::{control_socket::Socket, metrics_http, probe_port::ProbePort, service_manager};
+use crate::server::{
+    control_socket::Socket, metrics_http, probe_port::ProbePort, reader::Reader, service_manager,
+};
 use crate::{
     cleanup,
     cni::upkeep::Plugin,
@@ -202,6 +204,7 @@ impl Daemon {
         let ztunnel = Publisher::start(config.ztunnel.as_deref(), &source)?;
         let ambient = ztunnel.as_ref().map(Publisher::table);
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
+        let reader = reader(&source, config);
         let (mut datapath, kernel_log) = load(&listeners, &pins, &cgroup, given).await?;
         datapath.node_netns.clone_from(&config.node_netns);
         let history = open_history(&config.socket);
@@ -223,7 +226,8 @@ impl Daemon {
         let interrupt = signal(SignalKind::interrupt())?;
         let (cni_queue, cni_routes) = CniQueue::new(status.timings(), ambient);
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
-        let server = listeners.serve(&status, routes, config.metrics_per_pod);
+        let more = reader.map_or_else(Router::new, Reader::routes);
+        let server = listeners.serve(&status, routes, config.metrics_per_pod, more);
         tokio::spawn(kernel_log.forward());
         let (stop_keepers, stop) = sync::watch::channel(false);
         let keepers = start_observers(&status, &config.socket, &stop);
@@ -326,10 +330,18 @@ impl Listeners {
         })
     }
 
-    /// Answers until the process ends; `routes` are the control socket's besides its own. Returns the task that serves it.
-    fn serve(self, status: &Arc<Status>, routes: Router, per_pod: usize) -> JoinHandle<()> {
+    /// Answers until the process ends; `routes` are the control socket's besides its own, and `more` those of the port for
+    /// metrics. Returns the task that serves the socket.
+    fn serve(
+        self,
+        status: &Arc<Status>,
+        routes: Router,
+        per_pod: usize,
+        more: Router,
+    ) -> JoinHandle<()> {
         if let Some(listener) = self.metrics {
-            tokio::spawn(metrics_http::serve(listener, Arc::clone(status), per_pod));
+            let status = Arc::clone(status);
+            tokio::spawn(metrics_http::serve(listener, status, per_pod, more));
         }
         if let Some(probes) = &self.probes {
             probes.answer_probes(Arc::clone(status));
@@ -389,6 +401,23 @@ fn cluster_parts(source: &Source, pods: &Pods) -> ClusterParts {
     let taint = remove_taint.then(|| (cluster.client(), name.clone()));
     let reporter = Reporter::start(cluster.client(), name);
     (Some(reporter), taint, cluster.ending())
+}
+
+/// Answers to readers. Without a DaemonSet no service account is theirs.
+fn reader(source: &Source, config: &Config) -> Option<Reader> {
+    let (
+        Source::Cluster(cluster),
+        Pods::Node {
+            name,
+            daemonset: Some(own),
+            ..
+        },
+    ) = (source, &config.pods)
+    else {
+        return None;
+    };
+    let places = (config.socket.clone(), config.bpffs.clone());
+    Some(Reader::new(cluster.client(), name, &own.namespace, places))
 }
 
 async fn source(pods: &Pods) -> Result<Source> {

@@ -8,4 +8,5 @@ pub mod metrics_http;
 
 pub mod control_socket;
 pub mod probe_port;
+pub mod reader;
 pub mod service_manager;

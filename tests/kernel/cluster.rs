@@ -8,6 +8,7 @@ mod labels;
 mod large_pods;
 mod migration;
 mod outage;
+mod readers;
 mod readiness;
 mod sandbox;
 mod scale;

@@ -185,6 +185,10 @@ impl Agent {
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
                 match words.as_slice() {
                     ["sidetrack", "pods", "-o", "json"] => output(&json!(pods).to_string(), 0),
+                    ["sidetrack", "pods", "-n", namespace, "-o", "json"] => {
+                        let own = pods.iter().filter(|pod| pod.namespace == *namespace);
+                        output(&json!(own.collect::<Vec<_>>()).to_string(), 0)
+                    }
                     ["sidetrack", "status", "-o", "json"] => {
                         output(&status(version, pods).to_string(), 0)
                     }

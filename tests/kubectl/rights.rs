@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::apiserver::exec::{Answer, End};
+use lab::apiserver::exec::{Answer, End, Piece};
 use serde_json::Value;
 
 use crate::fixture::{Agent, Cluster};
@@ -131,5 +131,34 @@ fn every_request_is_made_as_the_user_who_is_named() -> Result<()> {
     ensure!(cluster.run(&["pods", "--as="])?.code == 2);
     cluster.run(&["pods", "-A"])?;
     ensure!(cluster.api.impersonated().contains(&Vec::new()));
+    Ok(())
+}
+
+#[test]
+fn a_reader_of_a_namespace_lists_nothing_else() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster.pod("shop", "web-0", Some("node-1"))?;
+    cluster.agent("node-1", Agent::with(&[]))?;
+    for kind in ["Namespace", "Node", "DaemonSet", "Service"] {
+        cluster.api.forbid(kind)?;
+    }
+    for words in [
+        &["pods", "-n", "shop"][..],
+        &["events", "-n", "shop"],
+        &["rules", "shop/web-0"],
+    ] {
+        cluster.api.on_exec(|_| {
+            let piece = Piece::Out(b"[]".to_vec());
+            Answer::Output(vec![piece], End::Code(0))
+        });
+        let ended = cluster.run(words)?;
+        ensure!(ended.code == 0, "{words:?}: {ended:?}");
+    }
+    // What stands in for the agent here is asked by exec.
+    let mut used = used(&cluster);
+    used.retain(|(_, _, resource)| resource != "pods/exec");
+    let documented = documented(4)?;
+    let missing: Vec<_> = used.difference(&documented).collect();
+    ensure!(missing.is_empty(), "not documented: {missing:?}");
     Ok(())
 }

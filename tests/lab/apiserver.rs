@@ -6,6 +6,7 @@ pub mod create;
 pub mod exec;
 mod http;
 mod kinds;
+pub mod readers;
 mod store;
 
 use std::{
@@ -259,6 +260,18 @@ impl ApiServer {
         handler: impl Fn(&mut Value) -> std::result::Result<(), create::Refusal> + Send + Sync + 'static,
     ) {
         self.store.set_admission(Arc::new(handler));
+    }
+
+    /// From now on clients get tokens of the service accounts of these namespaces only.
+    pub fn set_readers(&self, namespaces: &[&str]) {
+        let namespaces = namespaces.iter().map(|&name| name.to_owned());
+        self.store.readers().namespaces = namespaces.collect();
+    }
+
+    /// How many tokens were reviewed so far.
+    #[must_use]
+    pub fn reviews(&self) -> usize {
+        self.store.readers().reviews
     }
 
     /// Which protocols `pods/exec` speaks from now on.

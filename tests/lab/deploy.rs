@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 /// The agent's requests to the API server: verb, API group, resource.
-pub const USED: [(&str, &str, &str); 12] = [
+pub const USED: [(&str, &str, &str); 13] = [
+    ("create", "authentication.k8s.io", "tokenreviews"),
     ("create", "events.k8s.io", "events"),
     ("patch", "events.k8s.io", "events"),
     ("list", "", "namespaces"),

@@ -18,6 +18,8 @@ pub struct Agent {
     pub namespace: String,
     /// The pod.
     pub pod: String,
+    /// Its port for metrics, where readers ask.
+    pub port: Option<u16>,
     /// Why it cannot be asked, such as `CrashLoopBackOff`.
     pub down: Option<String>,
     /// Which pods it enrolls.
@@ -55,6 +57,7 @@ fn agent(pod: &Pod) -> Option<Agent> {
         node: spec.node_name.clone()?,
         namespace: pod.namespace().unwrap_or_default(),
         pod: pod.name_any(),
+        port: port(container),
         down: down(pod),
         enroll: enroll(container),
     })
@@ -83,6 +86,13 @@ fn down(pod: &Pod) -> Option<String> {
         "the agent's container has ended with code {}: kubectl logs --previous shows why",
         ended.exit_code
     ))
+}
+
+/// The port for metrics, as the chart names it.
+fn port(container: &Container) -> Option<u16> {
+    let mut ports = container.ports.iter().flatten();
+    let metrics = ports.find(|port| port.name.as_deref() == Some("metrics"));
+    metrics?.container_port.try_into().ok()
 }
 
 /// `--enroll` of the agent.

@@ -16,6 +16,7 @@ use crate::{
     cluster::{Cluster, Denied},
     exec::{self, within},
     output,
+    reader::Unread,
 };
 
 /// Objects in an answer. A node has 4,096 pods at most that agents follow.
@@ -149,12 +150,35 @@ async fn asked<T: DeserializeOwned>(
     if let Some(down) = &agent.down {
         return Err(anyhow!("{down}"));
     }
-    let asked = exec::collect(&cluster.client, agent, words);
-    let finished = within(cluster.connect.timeout, asked).await?;
+    let finished = finished(cluster, agent, words).await?;
     // What follows the remark's colon is the answer.
     let remark = finished.remark();
     let remark = remark.map(|it| it.trim_end_matches(':').to_owned());
     Ok((understood(&finished)?, remark))
+}
+
+/// A command about the pods of one namespace, or of all. Readers of one have to name it first.
+pub fn of_namespace<'a>(words: &[&'a str], only: Option<&'a str>) -> Vec<&'a str> {
+    let (command, rest) = words.split_at(1);
+    let only = only.into_iter().flat_map(|name| ["-n", name]);
+    let words = command.iter().copied().chain(only);
+    words.chain(rest.iter().copied()).collect()
+}
+
+/// Asks one agent by a command, as a reader or in its container.
+pub async fn finished(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<exec::Finished> {
+    let read = cluster.tokens.ask(&cluster.client, agent, words).await;
+    let tried = match read {
+        Ok(finished) => return Ok(finished),
+        Err(Unread::NoReader) => None,
+        Err(Unread::Failed(error)) => Some(error),
+    };
+    let asked = exec::collect(&cluster.client, agent, words);
+    let asked = within(cluster.connect.timeout, asked).await;
+    asked.map_err(|error| match tried {
+        Some(tried) => error.context(format!("as a reader: {tried:#}; with exec")),
+        None => error,
+    })
 }
 
 /// The answer of a command. One that found problems exits with 1 and answers all the same.

@@ -24,8 +24,8 @@ use sidetrack_policy::{
 use self::archive::Archive;
 use crate::{
     agents::{self, Agent},
+    ask,
     cluster::{Cluster, Denied, WAIT_TIMEOUT, plain},
-    exec::{self, within},
     flags::Which,
     pods::enroll_of,
 };
@@ -129,7 +129,7 @@ async fn collect(cluster: &Cluster) -> Result<Collected> {
     let (agents_pods, pods, labels, nodes) = tokio::join!(
         cluster.agents_pods(),
         cluster.pods(&which),
-        cluster.namespace_labels(),
+        cluster.namespace_labels(None),
         cluster.all::<Node>(),
     );
     let agents_pods = agents_pods?;
@@ -200,8 +200,7 @@ async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
         return Ok(report);
     }
     for (name, words) in QUESTIONS {
-        let asked = exec::collect(&cluster.client, agent, words);
-        match within(cluster.connect.timeout, asked).await {
+        match ask::finished(cluster, agent, words).await {
             // Of an agent that does not know the command, this is what it says.
             Ok(finished) if finished.stdout.is_empty() => {
                 let complaint = finished.complaint();

@@ -72,7 +72,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let (nodes, pods, labels) = tokio::try_join!(
         cluster.linux_nodes(),
         cluster.pods(&everywhere),
-        cluster.namespace_labels(),
+        cluster.namespace_labels(None),
     )?;
     let mut remarks = Remarks::default();
     let kernels = kernels(&nodes);

@@ -25,6 +25,7 @@ use tower::util::MapErrLayer;
 use crate::{
     agents::{self, Agent},
     flags::{Connect, Which},
+    reader::Tokens,
 };
 
 /// Which pods are shown, and where they are.
@@ -89,6 +90,8 @@ pub struct Cluster {
     pub namespace: String,
     /// The flags.
     pub connect: Connect,
+    /// Of readers.
+    pub tokens: Tokens,
 }
 
 impl Cluster {
@@ -131,6 +134,7 @@ impl Cluster {
                 .unwrap_or_else(|| config.default_namespace.clone()),
             client: client(config)?,
             connect: connect.clone(),
+            tokens: Tokens::default(),
         })
     }
 
@@ -233,9 +237,12 @@ impl Cluster {
         )
     }
 
-    /// The value of label [`LABEL`] of each namespace that has it.
-    pub async fn namespace_labels(&self) -> Result<BTreeMap<String, String>> {
-        let namespaces: Vec<Namespace> = self.all().await?;
+    /// The value of label [`LABEL`] of a namespace, or of each, if it has it.
+    pub async fn namespace_labels(&self, only: Option<&str>) -> Result<BTreeMap<String, String>> {
+        let namespaces = match only {
+            Some(name) => self.namespace(name).await?.into_iter().collect(),
+            None => self.all::<Namespace>().await?,
+        };
         let labeled = namespaces.into_iter().filter_map(|namespace| {
             let label = namespace.labels().get(LABEL)?.clone();
             Some((namespace.name_any(), label))
@@ -260,15 +267,21 @@ impl Cluster {
             return Ok(());
         }
         let name = &self.namespace;
-        let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = tokio::time::timeout(WAIT_TIMEOUT, api.get_opt(name)).await;
-        match found.map_err(|_| no_answer())?.map_err(plain) {
+        match self.namespace(name).await {
             Ok(None) => bail!("there is no namespace {name}"),
-            Err(error) if !error.is::<Denied>() => {
-                Err(error.context(format!("get namespace {name}")))
-            }
+            Err(error) if !error.is::<Denied>() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    async fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let found = tokio::time::timeout(WAIT_TIMEOUT, api.get_opt(name)).await;
+        let found = match found {
+            Err(_) => Err(no_answer()),
+            Ok(found) => found.map_err(plain),
+        };
+        found.with_context(|| format!("get namespace {name}"))
     }
 
     /// All objects of a kind.

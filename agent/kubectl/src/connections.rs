@@ -176,10 +176,9 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let nodes: BTreeSet<&str> = node_of.values().copied().collect();
     agents.retain(|node, _| nodes.contains(node.as_str()));
     let names = Names::of(&everything, &cluster.all().await?);
-    let mut words = vec!["connections", "-o", "json", "--limit", MAX_ROWS];
-    if !which.all_namespaces {
-        words.extend(["-n", &cluster.namespace]);
-    }
+    let only = (!which.all_namespaces).then_some(&*cluster.namespace);
+    let words = ["connections", "-o", "json", "--limit", MAX_ROWS];
+    let words = ask::of_namespace(&words, only);
     let (answers, silent): (Answers<Listing>, _) = ask::all(cluster, &agents, &words).await?;
     let without_agent = nodes.iter().filter(|node| !agents.contains_key(**node));
     let mut talks = talks(answers, silent.lines(), &node_of, &names);

@@ -41,7 +41,12 @@ struct Event {
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let agents = cluster.agents().await?;
     let flags = options.flags.words();
-    let words = ["events", "-o", "json"].into_iter();
+    let named = options.pod.as_ref().and_then(|pod| pod.split_once('/'));
+    let only = match named {
+        Some((namespace, _)) => Some(namespace),
+        None => (!options.all_namespaces).then_some(&*cluster.namespace),
+    };
+    let words = ask::of_namespace(&["events", "-o", "json"], only).into_iter();
     let words: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
     let (answers, silent): (Answers<Vec<Entry>>, _) = ask::all(cluster, &agents, &words).await?;
     let fine = silent.report() && !agents.is_empty();

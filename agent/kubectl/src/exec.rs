@@ -103,29 +103,21 @@ pub async fn collect_in(
 pub struct Running(AttachedProcess);
 
 impl Running {
-    /// Starts a command. With standard input, it has one until this is dropped, and nothing comes from it.
-    pub async fn start(
-        client: &Client,
-        agent: &Agent,
-        words: &[&str],
-        stdin: bool,
-    ) -> Result<Self> {
+    /// Starts a command that has a standard input until this is dropped, from which nothing comes.
+    pub async fn start(client: &Client, agent: &Agent, words: &[&str]) -> Result<Self> {
         let command = [&[PROGRAM], words].concat();
         let target = Target::of(agent);
-        start(client, &target, &command, stdin).await.map(Self)
+        start(client, &target, &command, true).await.map(Self)
     }
 
-    /// Copies the output as it comes, to the end, for a terminal; up to a limit if the command is one that ends by
-    /// itself. Returns the exit code.
+    /// Copies the output as it comes, to the end, for a terminal. Returns the exit code.
     pub async fn copy(
         mut self,
-        is_short: bool,
         out: impl AsyncWrite + Unpin,
         errors: impl AsyncWrite + Unpin,
     ) -> Result<i32> {
         let (stdout, stderr) = (self.0.stdout(), self.0.stderr());
-        let most = if is_short { MAX_OUTPUT_BYTES } else { u64::MAX };
-        tokio::try_join!(copy(stdout, out, most), copy(stderr, errors, most))?;
+        tokio::try_join!(copy(stdout, out), copy(stderr, errors))?;
         code(self.0).await
     }
 }
@@ -262,16 +254,12 @@ async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<Stri
 
 /// Copies and flushes at once what there is, so that a live command's lines are shown as they come. A node's word is
 /// foreign text, of which a terminal must obey nothing.
-async fn copy(
-    from: Option<impl AsyncRead + Unpin>,
-    mut to: impl AsyncWrite + Unpin,
-    most: u64,
-) -> Result<()> {
+async fn copy(from: Option<impl AsyncRead + Unpin>, mut to: impl AsyncWrite + Unpin) -> Result<()> {
     let Some(mut from) = from else {
         return Ok(());
     };
     let mut buffer = vec![0; BUFFER];
-    let (mut text, mut copied) = (Vec::new(), 0);
+    let mut text = Vec::new();
     loop {
         let length = from.read(&mut buffer).await?;
         text.extend_from_slice(&buffer[..length]);
@@ -284,12 +272,8 @@ async fn copy(
         text.drain(..whole);
         to.write_all(shown.as_bytes()).await?;
         to.flush().await?;
-        copied += length as u64;
         if length == 0 {
             return Ok(());
-        }
-        if copied > most {
-            bail!("its answer is longer than {} MiB", most >> 20);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `kubectl sidetrack`: the agents of a whole cluster, asked through the API server.
 //!
-//! Nothing here needs a kernel facility, root, or a port of the agents: what an agent is asked is a command that
-//! runs in its container, as `kubectl exec` runs it. `check` and `migrate` ask the API server alone, and `test` asks pods of
-//! its own.
+//! Nothing here needs a kernel facility, root, or a way to the agents: what an agent is asked is a command, which readers ask
+//! through the API server's proxy, and others run in its container, as `kubectl exec` does. `check` and `migrate` ask the API
+//! server alone, and `test` asks pods of its own.
 //!
 //! Exit codes: 0 fine, 1 failed or something does not answer, 2 wrong usage. Commands for one pod exit with
 //! the code of the command in the agent's container.
@@ -27,6 +27,7 @@ mod migrate;
 mod output;
 mod pass;
 mod pods;
+mod reader;
 mod status;
 mod top;
 mod trace;

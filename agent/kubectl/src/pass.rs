@@ -6,17 +6,17 @@ use std::{io, process::ExitCode};
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use sidetrack_policy::PodRef;
+use sidetrack_policy::{PodRef, text::escaped_lines};
 
 use crate::{
+    agents::Agent,
+    ask,
     cluster::{Cluster, WAIT_TIMEOUT, plain},
     exec::{Running, within},
     flags::Connect,
+    output,
     workload::Named,
 };
-
-/// Commands that end by themselves, at once.
-const SHORT: [&str; 4] = ["rules", "explain", "why", "connections"];
 
 /// A command and its pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,23 +73,35 @@ impl Pass {
         let is_trace = self.command == "trace";
         words.extend(is_trace.then_some("--end-with-input"));
         words.extend(self.words.iter().map(String::as_str));
-        let timeout = cluster.connect.timeout;
-        let started = Running::start(&cluster.client, agent, &words, is_trace);
-        let asked = async {
-            let running = within(timeout, started).await?;
-            let is_short = SHORT.contains(&self.command.as_str());
-            let copied = running.copy(is_short, tokio::io::stdout(), tokio::io::stderr());
-            match is_short {
-                true => within(timeout, copied).await,
-                false => copied.await,
-            }
+        let shown = match is_trace {
+            true => follow(cluster, agent, &words).await,
+            false => show(cluster, agent, &words).await,
         };
-        match asked.await {
+        match shown {
             Ok(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
             Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
             Err(error) => Err(error.context(format!("node {node}"))),
         }
     }
+}
+
+/// Shows the output of a command as it comes. Returns its exit code.
+async fn follow(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<i32> {
+    let started = Running::start(&cluster.client, agent, words);
+    let running = within(cluster.connect.timeout, started).await?;
+    let (out, errors) = (tokio::io::stdout(), tokio::io::stderr());
+    running.copy(out, errors).await
+}
+
+/// Shows the output of a command that ends by itself. Returns its exit code.
+async fn show(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<i32> {
+    let finished = ask::finished(cluster, agent, words).await?;
+    let text = |bytes: &[u8]| escaped_lines(&String::from_utf8_lossy(bytes));
+    eprint!("{}", text(&finished.stderr));
+    if !finished.stdout.is_empty() {
+        output::print(&text(&finished.stdout))?;
+    }
+    Ok(finished.code)
 }
 
 async fn node_of(cluster: &Cluster, pod: &PodRef) -> Result<String> {

@@ -49,13 +49,14 @@ struct Unanswered {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let only = (!options.which.all_namespaces).then_some(&*cluster.namespace);
     let ((), pods, agents, labels) = tokio::try_join!(
         cluster.check_namespace(&options.which),
         cluster.pods(&options.which),
         cluster.agents(),
-        cluster.namespace_labels(),
+        cluster.namespace_labels(only),
     )?;
-    let words = ["pods", "-o", "json"];
+    let words = ask::of_namespace(&["pods", "-o", "json"], only);
     let (known, silent): (Answers<Vec<Known>>, _) = ask::all(cluster, &agents, &words).await?;
     let unanswered = silent.why.iter().map(|(node, problem)| Unanswered {
         node: node.clone(),

@@ -40,7 +40,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let (agents, pods, labels, probes) = tokio::try_join!(
         cluster.agents(),
         cluster.pods(&which),
-        cluster.namespace_labels(),
+        cluster.namespace_labels(None),
         cluster.interception_probes(),
     )?;
     let (nodes, wanted) = tokio::join!(cluster.linux_nodes(), cluster.wanted_agents());

@@ -1,5 +1,5 @@
-//! The agent's answers on the network: metrics, liveness and readiness. It shows nothing about single
-//! connections, and about single pods only if that is requested.
+//! The agent's answers on the network: metrics, liveness and readiness, and what readers ask (see [`super::reader`]). To
+//! clients without a token it shows nothing about single connections, and about single pods only if that is requested.
 //!
 //! Every pod can reach the port. Invariants: a page is made once for all who ask at the same time; probes
 //! do not depend on the port, since the probe port and the control socket answer them as well.
@@ -61,8 +61,8 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
         .with_context(|| format!("listen on {address}; pass another to --metrics-addr"))
 }
 
-/// Serves until dropped. The metrics have series of at most `most_pods` single pods.
-pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize) {
+/// Serves until dropped. The metrics have series of at most `most_pods` single pods; `more` are routes of other modules.
+pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize, more: Router) {
     let pages = Arc::new(Pages {
         status: Arc::clone(&status),
         most_pods,
@@ -71,7 +71,8 @@ pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize)
     let router = Router::new()
         .route("/metrics", get(page))
         .with_state(pages)
-        .merge(health(status));
+        .merge(health(status))
+        .merge(more);
     http::serve_router(listener, LIMITS, router).await;
 }
 

@@ -33,7 +33,7 @@ use tokio_rustls::{
 };
 
 use super::{
-    TOKEN, Up, create, exec,
+    TOKEN, Up, create, exec, readers,
     store::{Resource, Store},
 };
 
@@ -119,6 +119,18 @@ fn router(store: Arc<Store>) -> Router {
             get(exec::exec),
         )
         .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log))
+        .route(
+            "/api/v1/namespaces/{namespace}/pods/{name}/proxy/{*path}",
+            get(readers::proxy),
+        )
+        .route(
+            "/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
+            post(readers::create_token),
+        )
+        .route(
+            "/apis/authentication.k8s.io/v1/tokenreviews",
+            post(readers::review),
+        )
         .route(
             "/api/v1/namespaces/{namespace}/pods/{name}/status",
             patch(patch_pod),

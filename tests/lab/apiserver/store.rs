@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::{
     create::Admission,
     exec::{Handler, PROTOCOLS},
+    readers::Readers,
 };
 
 /// What is served.
@@ -63,6 +64,7 @@ pub struct Change {
 #[derive(Debug)]
 pub struct Store {
     inner: Mutex<Inner>,
+    readers: Mutex<Readers>,
     /// Length of the history, for those who wait.
     grown: watch::Sender<usize>,
 }
@@ -115,6 +117,7 @@ impl Default for Store {
                 exec_protocols: PROTOCOLS.to_vec(),
                 ..Inner::default()
             }),
+            readers: Mutex::default(),
             grown: watch::Sender::new(0),
         }
     }
@@ -123,6 +126,10 @@ impl Default for Store {
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
+    }
+
+    pub(super) fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock()
     }
 
     pub fn apply(&self, resource: Resource, mut object: Value) -> Result<()> {

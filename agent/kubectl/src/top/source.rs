@@ -163,8 +163,7 @@ impl Source for Nodes {
     async fn rules(&self, pod: PodKey) -> Result<String> {
         let agent = self.agent(&pod.node)?;
         let words = ["rules", &pod.name];
-        let asked = exec::collect(&self.cluster.client, &agent, &words);
-        let finished = exec::within(self.cluster.connect.timeout, asked).await?;
+        let finished = ask::finished(&self.cluster, &agent, &words).await?;
         if finished.code != 0 {
             bail!("{}", finished.complaint());
         }
