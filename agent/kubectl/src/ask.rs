@@ -13,7 +13,8 @@ use sidetrack_policy::text::printable;
 
 use crate::{
     agents::Agent,
-    cluster::{Cluster, Denied},
+    cluster::Cluster,
+    denied::Denied,
     exec::{self, within},
     output,
     reader::Unread,

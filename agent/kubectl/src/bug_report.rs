@@ -25,7 +25,8 @@ use self::archive::Archive;
 use crate::{
     agents::{self, Agent},
     ask,
-    cluster::{Cluster, Denied, WAIT_TIMEOUT, plain},
+    cluster::{Cluster, WAIT_TIMEOUT},
+    denied::{Denied, plain},
     flags::Which,
     pods::enroll_of,
 };

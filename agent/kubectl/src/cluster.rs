@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt::{self, Debug, Display},
+    fmt::{Debug, Display},
     time::Duration,
 };
 
@@ -12,18 +12,19 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod},
 };
 use kube::{
-    Api, Client, Config, Error, Resource, ResourceExt as _,
+    Api, Client, Config, Resource, ResourceExt as _,
     api::{ListParams, Request},
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use sidetrack_base::api_server::{chain, name_server};
-use sidetrack_policy::{facts::PodFacts, gate::OPEN_GATE, select::LABEL, text::printable};
+use sidetrack_base::api_server::name_server;
+use sidetrack_policy::{facts::PodFacts, gate::OPEN_GATE, select::LABEL};
 use tower::util::MapErrLayer;
 
 use crate::{
     agents::{self, Agent},
+    denied::{Denied, plain},
     flags::{Connect, Which},
     reader::Tokens,
 };
@@ -313,35 +314,6 @@ where
     }
     .map(|list| list.items)
     .with_context(|| format!("list {kind}"))
-}
-
-/// The API server does not allow something. To ask again is no use.
-#[derive(Debug)]
-pub struct Denied(pub String);
-
-impl Display for Denied {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Denied {}
-
-/// What the API server says, as a sentence: kube's text has the whole answer, as a struct of Rust.
-pub fn plain(error: Error) -> anyhow::Error {
-    let status = match error {
-        Error::Api(status) => status,
-        Error::Service(cause) => return anyhow!(chain(&*cause)),
-        other => return other.into(),
-    };
-    let said = match status.message.as_str() {
-        "" => format!("the API server answers {} {}", status.code, status.reason),
-        message => printable(message),
-    };
-    match status.code {
-        401 | 403 => Denied(said).into(),
-        _ => anyhow!("{}", said.trim_end()),
-    }
 }
 
 /// An error of kube's about its configuration. Its text has those of its causes.

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     agents::Agent,
-    cluster::{Denied, plain},
+    denied::{Denied, plain},
 };
 
 /// The agent's program in its image.

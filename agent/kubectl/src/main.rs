@@ -17,6 +17,7 @@ mod cluster;
 mod connections;
 mod connectivity;
 mod cost;
+mod denied;
 mod doctor;
 mod documents;
 mod events;

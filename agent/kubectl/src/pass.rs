@@ -11,7 +11,8 @@ use sidetrack_policy::{PodRef, text::escaped_lines};
 use crate::{
     agents::Agent,
     ask,
-    cluster::{Cluster, WAIT_TIMEOUT, plain},
+    cluster::{Cluster, WAIT_TIMEOUT},
+    denied::plain,
     exec::{Running, within},
     flags::Connect,
     output,

@@ -23,7 +23,7 @@ use sidetrack_policy::{
 
 use crate::{
     agents::Agent,
-    cluster::plain,
+    denied::plain,
     exec::{Finished, within},
 };
 

@@ -22,7 +22,10 @@ use sidetrack_policy::{
     select::{is_completed, is_starting},
 };
 
-use crate::cluster::{Cluster, WAIT_TIMEOUT, plain};
+use crate::{
+    cluster::{Cluster, WAIT_TIMEOUT},
+    denied::plain,
+};
 
 /// A kind of object that selects pods.
 #[derive(Clone, Copy)]

@@ -18,7 +18,10 @@ use super::{
     cases::Addresses,
     manifests::{self, Images, SERVICE},
 };
-use crate::cluster::{Cluster, WAIT_TIMEOUT, list, plain};
+use crate::{
+    cluster::{Cluster, WAIT_TIMEOUT, list},
+    denied::plain,
+};
 
 /// Between two looks.
 pub const PAUSE: Duration = Duration::from_millis(300);

@@ -14,13 +14,7 @@ use sidetrack_policy::text::escaped_lines;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{Options, Wanted, words};
-use crate::{
-    agents::Agent,
-    ask,
-    cluster::{Cluster, Denied},
-    exec,
-    flags::Which,
-};
+use crate::{agents::Agent, ask, cluster::Cluster, denied::Denied, exec, flags::Which};
 
 /// How often the agents and the pods with the labels are listed again.
 const RELIST: Duration = Duration::from_secs(10);

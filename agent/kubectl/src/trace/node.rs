@@ -6,11 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use sidetrack_live::trace::{AttendedLine, TraceLine};
 use tokio::sync::{mpsc, watch};
 
-use crate::{
-    agents::Agent,
-    cluster::{Cluster, Denied},
-    exec,
-};
+use crate::{agents::Agent, cluster::Cluster, denied::Denied, exec};
 
 /// The pause before a node is asked again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
