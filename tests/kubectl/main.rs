@@ -16,3 +16,4 @@ mod rights;
 mod scope;
 mod top;
 mod trace;
+mod watch;

@@ -13,6 +13,7 @@ use crate::{
     cluster::Cluster,
     flags::Format,
     output,
+    watch::{List, Listed, watch},
 };
 
 #[derive(Debug, Args)]
@@ -25,6 +26,9 @@ pub struct Options {
     all_namespaces: bool,
     #[command(flatten)]
     flags: Flags,
+    /// Continue with those that follow, looked for every two seconds
+    #[arg(short, long)]
+    watch: bool,
     /// Form of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
@@ -39,6 +43,26 @@ struct Event {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    if options.watch {
+        return watch(options.output, async || {
+            let (events, _) = read(cluster, options).await?;
+            let rows = events.iter().map(Event::listed).collect::<Result<_>>()?;
+            Ok(List {
+                header: header(),
+                rows,
+            })
+        })
+        .await;
+    }
+    let (events, fine) = read(cluster, options).await?;
+    output::show(options.output, &events, || {
+        output::table(&header(), events.iter().map(Event::cells))
+    })?;
+    Ok(exit_code(fine))
+}
+
+/// The events that were asked for, and whether every agent has answered.
+async fn read(cluster: &Cluster, options: &Options) -> Result<(Vec<Event>, bool)> {
     let agents = cluster.agents().await?;
     let flags = options.flags.words();
     let named = options.pod.as_ref().and_then(|pod| pod.split_once('/'));
@@ -63,8 +87,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }));
     }
     events.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
-    output::show(options.output, &events, || table(&events))?;
-    Ok(exit_code(fine))
+    Ok((events, fine))
 }
 
 fn is_wanted(entry: &Entry, cluster: &Cluster, options: &Options) -> bool {
@@ -75,16 +98,25 @@ fn is_wanted(entry: &Entry, cluster: &Cluster, options: &Options) -> bool {
     }
 }
 
-fn table(events: &[Event]) -> String {
+fn header() -> Vec<&'static str> {
     let [time, others @ ..] = HEADER;
-    let header = [&[time, "NODE"][..], &others].concat();
-    output::table(
-        &header,
-        events.iter().map(|event| {
-            let [time, others @ ..] = event.entry.cells();
-            let mut line = vec![time, event.node.clone()];
-            line.extend(others);
-            line
-        }),
-    )
+    [&[time, "NODE"][..], &others].concat()
+}
+
+impl Event {
+    fn cells(&self) -> Vec<String> {
+        let [time, others @ ..] = self.entry.cells();
+        let mut cells = vec![time, self.node.clone()];
+        cells.extend(others);
+        cells
+    }
+
+    fn listed(&self) -> Result<Listed> {
+        let value = serde_json::to_value(self)?;
+        Ok(Listed {
+            cells: self.cells(),
+            key: value.to_string(),
+            value,
+        })
+    }
 }

@@ -33,6 +33,7 @@ mod status;
 mod top;
 mod trace;
 mod version;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;

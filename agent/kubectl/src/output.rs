@@ -1,6 +1,9 @@
 //! Results on stdout.
 
+use std::mem;
+
 use anyhow::Result;
+use parking_lot::Mutex;
 use serde::Serialize;
 use sidetrack_live::output::{self, print_value};
 use sidetrack_policy::text::escaped;
@@ -44,10 +47,13 @@ pub fn first(mut lines: Vec<String>, all: &str) -> Vec<String> {
     lines
 }
 
-/// What is missing in a result, on stderr: how much in the title, and the first lines. Nothing if there are none.
+/// What is missing in a result, on stderr: how much in the title, and the first lines. Nothing if there are none, or if it
+/// is what was said last.
 pub fn warn(title: &str, lines: Vec<String>, all: &str) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
     let text = section(title, &first(lines, all));
-    if !text.is_empty() {
+    let last = mem::replace(&mut *LAST.lock(), text.clone());
+    if !text.is_empty() && text != last {
         eprint!("kubectl-sidetrack: {}", text.trim_start());
     }
 }

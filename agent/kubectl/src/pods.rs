@@ -22,12 +22,16 @@ use crate::{
     cluster::Cluster,
     flags::{Format, Which},
     output,
+    watch::{List, Listed, watch},
 };
 
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(flatten)]
     which: Which,
+    /// Continue with pods that are new or have changed, but for their counts, looked for every two seconds
+    #[arg(short, long)]
+    watch: bool,
     /// Form of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     output: Format,
@@ -49,6 +53,30 @@ struct Unanswered {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let wide = options.output == Format::Wide;
+    if options.watch {
+        return watch(options.output, async || {
+            let (rows, ..) = read(cluster, options).await?;
+            Ok(List {
+                header: header(wide),
+                rows: rows.iter().map(|row| row.listed(wide)).collect(),
+            })
+        })
+        .await;
+    }
+    let (rows, unanswered, fine) = read(cluster, options).await?;
+    let report = PodsReport {
+        pods: rows.iter().map(Row::json).collect(),
+        unanswered,
+    };
+    output::show(options.output, &report, || {
+        output::table(&header(wide), rows.iter().map(|row| row.cells(wide)))
+    })?;
+    Ok(exit_code(fine))
+}
+
+/// The pods that were asked for, the agents without an answer, and whether there are none of those.
+async fn read(cluster: &Cluster, options: &Options) -> Result<(Vec<Row>, Vec<Unanswered>, bool)> {
     let only = (!options.which.all_namespaces).then_some(&*cluster.namespace);
     let ((), pods, agents, labels) = tokio::try_join!(
         cluster.check_namespace(&options.which),
@@ -74,14 +102,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
     }
     let fine = silent.report() && !agents.is_empty();
-    let report = PodsReport {
-        pods: rows.iter().map(Row::json).collect(),
-        unanswered,
-    };
-    output::show(options.output, &report, || {
-        table(&rows, options.output == Format::Wide)
-    })?;
-    Ok(exit_code(fine))
+    Ok((rows, unanswered, fine))
 }
 
 /// Which pods the agents enroll. They are of one DaemonSet; where a node has none, another one's flag holds.
@@ -91,34 +112,52 @@ pub fn enroll_of(agents: &BTreeMap<String, Agent>, node: Option<&str>) -> Enroll
         .map_or(Enroll::Labeled, |agent| agent.enroll)
 }
 
-fn table(rows: &[Row], wide: bool) -> String {
+fn header(wide: bool) -> Vec<&'static str> {
     let mut header = vec!["POD", "NODE", "STATE", "LISTENER", "OUT", "IN", "REFUSED"];
     if wide {
         header.extend(["NETNS", "POLICY", "FAMILIES", "UNTOUCHED"]);
     }
     header.push("REMARKS");
-    let lines = rows.iter().map(|row| {
-        let known = row.known.as_ref();
+    header
+}
+
+impl Row {
+    fn cells(&self, wide: bool) -> Vec<String> {
+        let known = self.known.as_ref();
         let cell = |cell: fn(&Known) -> String| known.map_or_else(|| "-".to_owned(), cell);
-        let mut line = vec![
-            row.full_name(),
-            row.node.clone().unwrap_or_else(|| "-".to_owned()),
-            row.state.clone(),
+        let mut cells = vec![
+            self.full_name(),
+            self.node.clone().unwrap_or_else(|| "-".to_owned()),
+            self.state.clone(),
             cell(Known::listener),
             cell(|known| known.count(|of| of.outbound_redirected)),
             cell(|known| known.count(|of| of.inbound_redirected)),
             cell(|known| known.count(|of| of.refused)),
         ];
         if wide {
-            line.extend([
+            cells.extend([
                 cell(Known::netns),
                 cell(Known::policy),
                 cell(Known::families),
                 cell(|known| known.count(|of| of.untouched)),
             ]);
         }
-        line.push(row.remarks());
-        line
-    });
-    output::table(&header, lines)
+        cells.push(self.remarks());
+        cells
+    }
+
+    fn listed(&self, wide: bool) -> Listed {
+        let cells = self.cells(wide);
+        let is_count = |column: &str| ["OUT", "IN", "REFUSED", "UNTOUCHED"].contains(&column);
+        let named = header(wide).into_iter().zip(&cells);
+        let kept = named.filter(|(column, _)| !is_count(column));
+        Listed {
+            key: kept
+                .map(|(_, cell)| cell.as_str())
+                .collect::<Vec<_>>()
+                .join("\n"),
+            value: self.json(),
+            cells,
+        }
+    }
 }

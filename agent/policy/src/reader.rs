@@ -1,8 +1,8 @@
 //! What may be asked of an agent without the right to run commands in its container: by the API server's proxy, at
 //! the port for metrics, with a token of a service account that has no rights.
 //!
-//! Whoever may make such a token is a reader: of all that an agent says where the account is in the agents' own namespace,
-//! of the pods of one namespace where it is in that. The kubectl plugin asks, and the agent decides by [`check`].
+//! A user who may make such a token is a reader: of all that an agent says where the account is in the agents' own
+//! namespace, of the pods of one namespace where it is in that. The kubectl plugin asks, and the agent decides by [`check`].
 
 use serde::{Deserialize, Serialize};
 

@@ -21,7 +21,7 @@ use sidetrack_policy::reader;
 use super::labeled;
 use crate::fixture::ClusterFixture;
 
-/// A node with a pod `shop/web`, and an agent that the API server's proxy reaches; nobody may run commands in it.
+/// A node with a pod `shop/web`, and an agent that the API server's proxy reaches; no user may run commands in it.
 /// Fields drop in order: processes before what they run in.
 struct Node {
     _running: Vec<Box<dyn std::any::Any>>,
@@ -146,7 +146,7 @@ fn a_reader_of_a_namespace_sees_no_other() -> Result<()> {
         let said = String::from_utf8(output.stderr)?;
         ensure!(said.contains("pods/exec"), "{words:?}: {said}");
     }
-    // Whoever asks the agent itself gets no more.
+    // A client that asks the agent itself gets no more.
     let audience = reader::audience(NODE);
     let of_shop = token("shop", reader::SERVICE_ACCOUNT, &audience);
     let (code, _) = node.ask_patiently(&of_shop, r#"["pods","-n","shop","-o","json"]"#)?;

@@ -1,0 +1,79 @@
+//! `-w`, as kubectl has it: a list, then the rows that are new or differ.
+
+use std::{collections::HashSet, process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use serde_json::Value;
+use sidetrack_live::output::is_closed;
+use sidetrack_policy::text::escaped;
+
+use crate::{flags::Format, output};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// What is listed at a time.
+#[derive(Debug)]
+pub struct List {
+    /// Names of the columns.
+    pub header: Vec<&'static str>,
+    /// A row each.
+    pub rows: Vec<Listed>,
+}
+
+/// A row.
+#[derive(Debug)]
+pub struct Listed {
+    /// For people.
+    pub cells: Vec<String>,
+    /// For programs.
+    pub value: Value,
+    /// It is shown again when this has changed.
+    pub key: String,
+}
+
+/// Shows a list and what changes in it, until Ctrl-C or until the reader of stdout has gone away.
+///
+/// # Errors
+/// If the first list cannot be read, or the output cannot be written.
+pub async fn watch(format: Format, read: impl AsyncFn() -> Result<List>) -> Result<ExitCode> {
+    let mut list = read().await?;
+    let mut widths: Vec<usize> = list.header.iter().map(|name| name.len()).collect();
+    let cells = list.rows.iter().map(|row| &row.cells);
+    for (column, cell) in cells.flat_map(|cells| cells.iter().enumerate()) {
+        widths[column] = widths[column].max(cell.chars().count());
+    }
+    if matches!(format, Format::Table | Format::Wide) {
+        let header: Vec<String> = list.header.iter().map(|&name| name.to_owned()).collect();
+        output::print(&line(&header, &widths))?;
+    }
+    let mut shown = HashSet::new();
+    loop {
+        for row in list.rows.iter().filter(|row| !shown.contains(&row.key)) {
+            match format {
+                Format::Table | Format::Wide => output::print(&line(&row.cells, &widths))?,
+                Format::Json => output::print(&row.value.to_string())?,
+                Format::Yaml => output::show(format, &[&row.value], String::new)?,
+            }
+        }
+        shown = list.rows.into_iter().map(|row| row.key).collect();
+        list = loop {
+            tokio::time::sleep(INTERVAL).await;
+            if is_closed() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            match read().await {
+                Ok(list) => break list,
+                Err(error) => eprintln!("kubectl-sidetrack: {error:#}"),
+            }
+        };
+    }
+}
+
+fn line(cells: &[String], widths: &[usize]) -> String {
+    let cells = cells.iter().zip(widths);
+    let padded = cells.map(|(cell, &width)| format!("{:width$}", escaped(cell)));
+    padded.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+}
