@@ -19,19 +19,19 @@ use std::{
     time::Instant,
 };
 
-use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
-use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+use sidetrack_policy::PodRef;
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Step,
-    node::{EarlierRows, KnownListeners, Opened},
-    policies::EarlierPolicy,
+    node::{EarlierRows, KnownListeners, Look, Opened},
     repairs::{Findings, Repair},
 };
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
 use crate::{
+    kernel::maps::Maps,
     netns::{self, Netns, NetnsError, processes::Processes, userns},
-    rows::{PodRows, earlier_rows, policy_rows},
+    rows::{PodRows, earlier_rows},
 };
 
 /// An error with its causes, for the reconciler.
@@ -56,6 +56,7 @@ impl From<NetnsError> for NodeError {
 impl Node for KernelNode {
     type Rows = PodRows;
     type Link = PodLink;
+    type Policies = Maps;
     type Processes = Processes;
 
     fn now(&self) -> Instant {
@@ -68,11 +69,6 @@ impl Node for KernelNode {
 
     fn inode_at(&self, path: &Path) -> Option<NetnsInode> {
         netns::inode_of(path).ok().map(NetnsInode::new)
-    }
-
-    fn cookie_at(&self, path: &Path) -> Option<NetnsCookie> {
-        let netns = Netns::open(path).ok()?;
-        Some(NetnsCookie::new(netns.cookie()))
     }
 
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
@@ -127,49 +123,8 @@ impl Node for KernelNode {
             .map_err(failed)
     }
 
-    fn follow_path(&mut self, link: &mut PodLink, path: &Path) {
-        link.follow_path(path);
-    }
-
-    fn notes(link: &PodLink) -> Vec<String> {
-        link.notes()
-    }
-
-    fn is_alive(&self, link: &PodLink) -> bool {
-        link.is_alive()
-    }
-
-    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
-        policy_rows::write_lists(id, policy, &self.datapath.maps).map_err(not_written)
-    }
-
-    fn write_policy(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
-        let policies = &self.datapath.maps.policies;
-        policies
-            .insert(&id.get(), &policy.row())
-            .map_err(not_written)
-    }
-
-    fn remove_policy(&mut self, id: PolicyId) -> Result<(), NodeError> {
-        let removed = self.datapath.maps.policies.remove(&id.get());
-        removed.map(drop).map_err(|error| failed(error.into()))
-    }
-
-    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
-        policy_rows::remove_lists(id, policy, &self.datapath.maps)
-            .map_err(|error| failed(error.into()))
-    }
-
-    fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> {
-        policy_rows::highest(&self.datapath.maps).map_err(|error| failed(error.into()))
-    }
-
-    fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> {
-        policy_rows::earlier(&self.datapath.maps).map_err(|error| failed(error.into()))
-    }
-
-    fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {
-        policy_rows::sweep(keep, &self.datapath.maps).map_err(|error| failed(error.into()))
+    fn policies(&mut self) -> &mut Maps {
+        &mut self.datapath.maps
     }
 
     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<PodRows>>, NodeError> {
@@ -193,20 +148,8 @@ impl Node for KernelNode {
         known
     }
 
-    fn look(
-        &mut self,
-        policies: Vec<(PolicyId, &CompiledPolicy)>,
-        pods: &[&Enrollment<Self>],
-    ) -> Findings {
-        repairs::look(self, policies, pods)
-    }
-
-    fn look_at_inbound(&self) -> Findings {
-        repairs::look_at_inbound(&self.datapath)
-    }
-
-    fn has_inbound_link(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool {
-        self.datapath.is_attached(cookie, inode)
+    fn look(&mut self, at: Look<'_, Self>) -> Findings {
+        repairs::look(self, at)
     }
 
     fn repair(
@@ -216,11 +159,4 @@ impl Node for KernelNode {
     ) -> Result<bool, NodeError> {
         repairs::carry_out(self, repair, pod).map_err(failed)
     }
-}
-
-fn not_written(error: std::io::Error) -> NodeError {
-    failed(
-        anyhow::Error::new(error)
-            .context("write the policy; if a map is full, shorten the pods' port and CIDR lists"),
-    )
 }

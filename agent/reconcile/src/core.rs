@@ -24,7 +24,7 @@ use tracing::warn;
 use self::{held::HeldNamespaces, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
-    node::{EarlierRows, Enrollment, Node, NodeError, Processes as _},
+    node::{EarlierRows, Enrollment, Link as _, Node, NodeError, PolicyRows as _, Processes as _},
     policies::Policies,
     state::{Desired, Record},
 };
@@ -63,9 +63,11 @@ impl<N: Node> Core<N> {
     /// If the kernel's maps cannot be read.
     pub async fn new(mut node: N, mesh: Mesh) -> Result<Self, NodeError> {
         let held = HeldNamespaces::new(node.earlier_rows()?);
+        let rows = node.policies();
+        let policies = Policies::after(rows.highest()?, rows.complete()?);
         let now = node.now();
         let mut core = Self {
-            policies: Policies::after(node.highest_policy()?, node.earlier_policies()?),
+            policies,
             held,
             node,
             pods: BTreeMap::new(),
@@ -228,7 +230,7 @@ impl<N: Node> Core<N> {
     }
 
     fn is_stale(&self, enrollment: &Enrollment<N>) -> bool {
-        enrollment.stale || !self.node.is_alive(&enrollment.link)
+        enrollment.stale || !enrollment.link.is_alive()
     }
 
     fn record_event(&mut self, pod: &PodRef, reason: &'static str, note: String) {

@@ -13,7 +13,7 @@
 //! One pod on a node that only writes down what it is asked to do:
 //!
 //! ```
-//! # use std::{collections::BTreeSet, net::IpAddr, path::{Path, PathBuf}, pin::pin, task::{Context, Poll, Waker}, time::Instant};
+//! # use std::{collections::BTreeSet, io, net::IpAddr, path::{Path, PathBuf}, pin::pin, task::{Context, Poll, Waker}, time::Instant};
 //! # use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 //! use sidetrack_policy::{
 //!     PodRef,
@@ -24,7 +24,7 @@
 //! };
 //! use sidetrack_reconcile::{
 //!     Core, Found, Listing, Node, NodeError, PodState, Processes, Step,
-//!     node::{KnownListeners, EarlierRows, Opened, Sought},
+//!     node::{EarlierRows, KnownListeners, Link, Look, Opened, PolicyRows, Sought},
 //!     policies::EarlierPolicy,
 //! };
 //! # use sidetrack_reconcile::{Enrollment, repairs::{Findings, Repair}};
@@ -35,25 +35,22 @@
 //!
 //! impl Node for Journal {
 //!     type Rows = ();
-//!     type Link = ();
+//!     type Link = Connection;
+//!     type Policies = Self;
 //!     type Processes = NoProcesses;
 //!
 //!     fn check(&self, _: &Found) -> Result<NetnsInode, NodeError> {
 //!         Ok(NetnsInode::new(7))
 //!     }
-//!     async fn open(&mut self, found: &Found) -> Result<Opened<()>, NodeError> {
+//!     async fn open(&mut self, found: &Found) -> Result<Opened<Connection>, NodeError> {
 //!         let (cookie, inode) = (NetnsCookie::new(42), self.check(found)?);
-//!         Ok(Opened { cookie, inode, ids: IdMaps::of_node(), link: () })
-//!     }
-//!     fn write_policy(&mut self, id: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> {
-//!         self.0.push(format!("WritePolicy {id}"));
-//!         Ok(())
+//!         Ok(Opened { cookie, inode, ids: IdMaps::of_node(), link: Connection })
 //!     }
 //!     async fn step(
 //!         &mut self,
 //!         _: NetnsCookie,
 //!         _: &mut (),
-//!         _: Option<&mut ()>,
+//!         _: Option<&mut Connection>,
 //!         step: &Step<'_, NoProcesses>,
 //!     ) -> Result<(), NodeError> {
 //!         let step = format!("{step:?}");
@@ -64,26 +61,36 @@
 //! #     fn now(&self) -> Instant { Instant::now() }
 //! #     fn processes(&self, _: BTreeSet<NetnsInode>) -> NoProcesses { NoProcesses }
 //! #     fn inode_at(&self, _: &Path) -> Option<NetnsInode> { Some(NetnsInode::new(7)) }
-//! #     fn rows(&self, _: &PodRef, _: Option<&str>, _: &Opened<()>, _: Option<()>) -> Result<(), NodeError> { Ok(()) }
-//! #     fn follow_path(&mut self, _: &mut (), _: &Path) {}
-//! #     fn notes(_: &()) -> Vec<String> { Vec::new() }
+//! #     fn rows(&self, _: &PodRef, _: Option<&str>, _: &Opened<Connection>, _: Option<()>) -> Result<(), NodeError> { Ok(()) }
 //! #     async fn dns_servers(&mut self, _: &PodRef, _: NetnsCookie, _: (&Path, NetnsInode), _: Option<&Path>) -> Option<Vec<IpAddr>> { None }
-//! #     fn is_alive(&self, _: &()) -> bool { true }
-//! #     fn write_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> { Ok(()) }
-//! #     fn remove_policy(&mut self, _: PolicyId) -> Result<(), NodeError> { Ok(()) }
-//! #     fn remove_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> { Ok(()) }
-//! #     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> { Ok(None) }
-//! #     fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> { Ok(Vec::new()) }
-//! #     fn sweep_policies(&mut self, _: &BTreeSet<PolicyId>) -> Result<(), NodeError> { Ok(()) }
 //! #     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<()>>, NodeError> { Ok(Vec::new()) }
 //! #     fn refresh_program(&mut self, _: NetnsCookie) -> Result<bool, NodeError> { Ok(true) }
 //! #     fn listeners(&self) -> KnownListeners { KnownListeners::new() }
-//! #     fn cookie_at(&self, _: &Path) -> Option<NetnsCookie> { None }
-//! #     fn look(&mut self, _: Vec<(PolicyId, &CompiledPolicy)>, _: &[&Enrollment<Self>]) -> Findings { Findings::default() }
-//! #     fn look_at_inbound(&self) -> Findings { Findings::default() }
-//! #     fn has_inbound_link(&self, _: NetnsCookie, _: NetnsInode) -> bool { true }
+//! #     fn policies(&mut self) -> &mut Self { self }
+//! #     fn look(&mut self, _: Look<'_, Self>) -> Findings { Findings::default() }
 //! #     fn repair(&mut self, _: &Repair, _: Option<&Enrollment<Self>>) -> Result<bool, NodeError> { Ok(false) }
 //! }
+//!
+//! impl PolicyRows for Journal {
+//!     fn write_row(&mut self, id: PolicyId, _: &CompiledPolicy) -> io::Result<()> {
+//!         self.0.push(format!("WritePolicy {id}"));
+//!         Ok(())
+//!     }
+//!     // ... and its lists, and what removes both.
+//! #     fn write_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> io::Result<()> { Ok(()) }
+//! #     fn remove_row(&mut self, _: PolicyId) -> io::Result<()> { Ok(()) }
+//! #     fn remove_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> io::Result<()> { Ok(()) }
+//! #     fn highest(&self) -> io::Result<Option<PolicyId>> { Ok(None) }
+//! #     fn complete(&self) -> io::Result<Vec<EarlierPolicy>> { Ok(Vec::new()) }
+//! #     fn sweep(&mut self, _: &BTreeSet<PolicyId>) -> io::Result<()> { Ok(()) }
+//! }
+//! # #[derive(Debug)]
+//! # struct Connection;
+//! # impl Link for Connection {
+//! #     fn follow_path(&mut self, _: &Path) {}
+//! #     fn notes(&self) -> Vec<String> { Vec::new() }
+//! #     fn is_alive(&self) -> bool { true }
+//! # }
 //! # #[derive(Debug)]
 //! # struct NoProcesses;
 //! # impl Processes for NoProcesses {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, io,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -61,6 +61,12 @@ pub enum NodeError {
     /// Anything else.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<io::Error> for NodeError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 /// Why a pod could not be enrolled.
@@ -158,7 +164,7 @@ impl<N: Node> Enrollment<N> {
         let ids = self.ids.to_string();
         let users = (!ids.is_empty())
             .then(|| format!("it numbers its users on its own: on the node, {ids}"));
-        let network = N::notes(&self.link);
+        let network = self.link.notes();
         let own = users.into_iter().chain(network);
         own.chain(self.policy.notes()).collect()
     }
@@ -182,13 +188,82 @@ pub trait Processes {
     fn netns_of_pod(&self, pod: Sought<'_>) -> Result<Found, NodeError>;
 }
 
+/// A connection into a pod's namespace, which reports changes of its addresses and routes.
+pub trait Link: fmt::Debug {
+    /// The namespace is found by another path from now on.
+    fn follow_path(&mut self, path: &Path);
+    /// What people should know about the pod's network.
+    fn notes(&self) -> Vec<String>;
+    /// Whether changes are still reported.
+    fn is_alive(&self) -> bool;
+}
+
+/// The rows of policies in the kernel.
+pub trait PolicyRows {
+    /// Writes the lists of a policy.
+    ///
+    /// # Errors
+    /// If a map is full.
+    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()>;
+    /// Writes the row of a policy whose lists are there.
+    ///
+    /// # Errors
+    /// If the map is full.
+    fn write_row(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()>;
+    /// Removes the row of a policy.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    fn remove_row(&mut self, id: PolicyId) -> io::Result<()>;
+    /// Removes the lists of a policy without a row.
+    ///
+    /// # Errors
+    /// If a map cannot be written.
+    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()>;
+    /// The highest id that any row names. Lists count as well: an agent that was killed while it wrote or removed a policy
+    /// leaves lists without their row, and a policy under that id would have them among its own. So do counters of policies
+    /// that are gone.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    fn highest(&self) -> io::Result<Option<PolicyId>>;
+    /// Every policy that has its row. The row is written last and removed first, so that its lists are complete.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    fn complete(&self) -> io::Result<Vec<EarlierPolicy>>;
+    /// Removes the rows of all policies but these, and but those that pod rows name.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written.
+    fn sweep(&mut self, keep: &BTreeSet<PolicyId>) -> io::Result<()>;
+}
+
+/// What is looked at.
+#[derive(Debug)]
+pub enum Look<'a, N: Node> {
+    /// As [`Scope::InboundLinks`](crate::repairs::Scope::InboundLinks).
+    InboundLinks,
+    /// Everything that was written or attached.
+    All {
+        /// The policies.
+        policies: Vec<(PolicyId, &'a CompiledPolicy)>,
+        /// The enrolled pods.
+        pods: Vec<&'a Enrollment<N>>,
+        /// The namespaces of earlier agents' pods.
+        earlier: Vec<(NetnsCookie, NetnsInode)>,
+    },
+}
+
 /// The node as the reconciler sees it.
 #[expect(async_fn_in_trait, reason = "the reconciler runs on one thread")]
 pub trait Node: Sized {
     /// A pod's rows in the kernel.
     type Rows: Clone + fmt::Debug;
-    /// A connection into a pod's namespace, which reports changes of its addresses and routes.
-    type Link: fmt::Debug;
+    /// A connection into a pod's namespace.
+    type Link: Link;
+    /// The rows of policies.
+    type Policies: PolicyRows;
     /// The node's processes.
     type Processes: Processes + fmt::Debug + 'static;
 
@@ -198,8 +273,6 @@ pub trait Node: Sized {
     fn processes(&self, inodes: BTreeSet<NetnsInode>) -> Self::Processes;
     /// Inode of the namespace that a path leads to now.
     fn inode_at(&self, path: &Path) -> Option<NetnsInode>;
-    /// Cookie of the namespace that a path leads to now.
-    fn cookie_at(&self, path: &Path) -> Option<NetnsCookie>;
     /// Inode of a namespace that was found, after a check that it is one that may be enrolled.
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError>;
     /// Opens a namespace.
@@ -229,27 +302,8 @@ pub trait Node: Sized {
         link: Option<&mut Self::Link>,
         step: &Step<'_, Self::Processes>,
     ) -> Result<(), NodeError>;
-    /// The namespace is found by another path from now on.
-    fn follow_path(&mut self, link: &mut Self::Link, path: &Path);
-    /// What people should know about the pod's network.
-    fn notes(link: &Self::Link) -> Vec<String>;
-    /// Whether the link still reports changes.
-    fn is_alive(&self, link: &Self::Link) -> bool;
-
-    /// Writes the lists of a policy.
-    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
-    /// Writes the row of a policy whose lists are there.
-    fn write_policy(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
-    /// Removes the row of a policy.
-    fn remove_policy(&mut self, id: PolicyId) -> Result<(), NodeError>;
-    /// Removes the lists of a policy without a row.
-    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
-    /// The highest id that any row of a policy has.
-    fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError>;
-    /// Every policy that has its row, and so is complete.
-    fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError>;
-    /// Removes the rows of all policies but these, and but those that pod rows name.
-    fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError>;
+    /// The rows of policies.
+    fn policies(&mut self) -> &mut Self::Policies;
 
     /// All rows of earlier agents.
     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<Self::Rows>>, NodeError>;
@@ -258,16 +312,8 @@ pub trait Node: Sized {
     /// The listeners in the kernel's map.
     fn listeners(&self) -> KnownListeners;
 
-    /// Looks at everything that was written or attached, of these policies and these pods.
-    fn look(
-        &mut self,
-        policies: Vec<(PolicyId, &CompiledPolicy)>,
-        pods: &[&Enrollment<Self>],
-    ) -> Findings;
-    /// Looks at the pods' links for inbound connections only.
-    fn look_at_inbound(&self) -> Findings;
-    /// Whether the link for inbound connections is in its namespace, with its program.
-    fn has_inbound_link(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool;
+    /// Looks at the kernel.
+    fn look(&mut self, at: Look<'_, Self>) -> Findings;
     /// Carries out a repair, of an enrolled pod if there is one. Answers whether there was something to repair.
     fn repair(
         &mut self,

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 use sidetrack_policy::policy::ReturnRoute;
-use sidetrack_reconcile::{Phase, repairs::IngressProgram};
+use sidetrack_reconcile::{Phase, node::Link, repairs::IngressProgram};
 
 /// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -49,6 +49,31 @@ pub struct PodLink {
     pub(super) node_calls: PodForwarding,
     /// What it has for DNS queries on lo.
     pub(super) queries: PodForwarding,
+}
+
+impl Link for PodLink {
+    fn follow_path(&mut self, path: &Path) {
+        path.clone_into(&mut self.path);
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let lost = self.not_accelerated.iter();
+        let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
+        let targets = self.no_target_route.iter();
+        let targets = targets.map(|why| format!("its IPv6 connections take longer to make: {why}"));
+        self.network_notes
+            .iter()
+            .chain(&self.forwarding.note)
+            .chain(&self.node_calls.note)
+            .cloned()
+            .chain(lost)
+            .chain(targets)
+            .collect()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.watch.is_alive()
+    }
 }
 
 impl PodLink {
@@ -99,16 +124,6 @@ impl PodLink {
         Watch::new(netns, changed.clone()).context("open a netlink socket in the pod")
     }
 
-    /// Whether changes are still reported.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        self.watch.is_alive()
-    }
-
-    pub(super) fn follow_path(&mut self, path: &Path) {
-        path.clone_into(&mut self.path);
-    }
-
     /// Reads the namespace. A connection that was lost is opened again.
     pub(super) async fn read(&mut self) -> Result<()> {
         if !self.watch.is_alive() {
@@ -134,22 +149,6 @@ impl PodLink {
         let work = tokio::task::spawn_blocking(move || netns.run(work));
         let done = timeout(WAIT_TIMEOUT, work).await;
         Ok(done.context("the kernel does not answer on netlink")????)
-    }
-
-    /// What people should know about the pod's network.
-    pub(super) fn notes(&self) -> Vec<String> {
-        let lost = self.not_accelerated.iter();
-        let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
-        let targets = self.no_target_route.iter();
-        let targets = targets.map(|why| format!("its IPv6 connections take longer to make: {why}"));
-        self.network_notes
-            .iter()
-            .chain(&self.forwarding.note)
-            .chain(&self.node_calls.note)
-            .cloned()
-            .chain(lost)
-            .chain(targets)
-            .collect()
     }
 
     pub(super) fn set_network_notes(&mut self, notes: Vec<String>) {

@@ -4,15 +4,17 @@
 use std::{
     collections::BTreeMap,
     os::fd::AsFd as _,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use sidetrack_common::ids::{NetnsCookie, PolicyId};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
-    Enrollment,
-    repairs::{Findings, IngressProgram, LinkId, LinkLoss, Repair},
+    Enrollment, Processes as _,
+    node::Look,
+    repairs::{EarlierFinding, Findings, IngressProgram, LinkId, LinkLoss, Repair},
 };
 
 use super::{
@@ -28,7 +30,48 @@ use crate::{
 /// How long listing the listeners of all these pods may take.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-pub(super) fn look(
+pub(super) fn look(node: &mut KernelNode, at: Look<'_, KernelNode>) -> Findings {
+    match at {
+        Look::InboundLinks => Findings {
+            links: node.datapath.inbound_losses(false).collect(),
+            ..Findings::default()
+        },
+        Look::All {
+            policies,
+            pods,
+            earlier,
+        } => Findings {
+            earlier: look_at_earlier(node, earlier),
+            ..look_at_all(node, policies, &pods)
+        },
+    }
+}
+
+/// Looks at the pods of earlier agents whose link for inbound connections is not in its namespace, with its program.
+fn look_at_earlier(
+    node: &KernelNode,
+    mut earlier: Vec<(NetnsCookie, NetnsInode)>,
+) -> Vec<EarlierFinding> {
+    earlier.retain(|(cookie, inode)| !node.datapath.is_attached(*cookie, *inode));
+    if earlier.is_empty() {
+        return Vec::new();
+    }
+    let inodes = earlier.iter().map(|(_, inode)| inode.get()).collect();
+    let processes = node.processes_in(inodes, None);
+    let with_cookie = |path: PathBuf| {
+        let netns = Netns::open(&path).ok();
+        (path, netns.map(|netns| NetnsCookie::new(netns.cookie())))
+    };
+    let findings = earlier.into_iter().map(|(cookie, inode)| EarlierFinding {
+        cookie,
+        inode,
+        found: processes.path_of(inode).map(with_cookie),
+        has_processes: processes.any_in(inode),
+    });
+    findings.collect()
+}
+
+fn look_at_all(
     node: &mut KernelNode,
     policies: Vec<(PolicyId, &CompiledPolicy)>,
     pods: &[&Enrollment<KernelNode>],
@@ -199,13 +242,5 @@ fn restore(
         }
         LinkId::Dns(cookie) => datapath.restore_dns(cookie),
         LinkId::Ingress(_, program, ifindex) => pod()?.link.ingress(program).restore(ifindex, loss),
-    }
-}
-
-/// The links for inbound connections only.
-pub(super) fn look_at_inbound(datapath: &Datapath) -> Findings {
-    Findings {
-        links: datapath.inbound_losses(false).collect(),
-        ..Findings::default()
     }
 }

@@ -10,120 +10,108 @@ use sidetrack_common::{
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 use sidetrack_policy::compiled::{CompiledPolicy, ListRows};
-use sidetrack_reconcile::policies::EarlierPolicy;
+use sidetrack_reconcile::{node::PolicyRows, policies::EarlierPolicy};
 
 use super::RowCheck;
 use crate::kernel::maps::Maps;
 
-/// Writes the lists of a policy.
-///
-/// # Errors
-/// If a map is full.
-pub fn write_lists(id: PolicyId, policy: &CompiledPolicy, maps: &Maps) -> io::Result<()> {
-    for (key, position) in policy.port_rows(id.get()) {
-        maps.ports.insert(&key, &position)?;
-    }
-    for (key, position) in policy.owner_rows(id.get()) {
-        maps.owners.insert(&key, &position)?;
-    }
-    for (key, position) in policy.range_rows(id.get()) {
-        maps.ranges.insert(&key, &position)?;
-    }
-    Ok(())
-}
-
-/// Removes the lists of a policy.
-///
-/// # Errors
-/// If a map cannot be written.
-pub fn remove_lists(id: PolicyId, policy: &CompiledPolicy, maps: &Maps) -> io::Result<()> {
-    for (key, _) in policy.port_rows(id.get()) {
-        maps.ports.remove(&key)?;
-    }
-    for (key, _) in policy.owner_rows(id.get()) {
-        maps.owners.remove(&key)?;
-    }
-    for (key, _) in policy.range_rows(id.get()) {
-        maps.ranges.remove(&key)?;
-    }
-    Ok(())
-}
-
-/// The highest id that any row names. Lists count as well: an agent that was killed while it wrote or
-/// removed a policy leaves lists without their row, and a policy under that id would have them among its
-/// own. So do counters of policies that are gone.
-///
-/// # Errors
-/// If a map cannot be read.
-pub fn highest(maps: &Maps) -> io::Result<Option<PolicyId>> {
-    let ports = maps.ports.keys()?.into_iter().map(|key| key.policy);
-    let owners = maps.owners.keys()?.into_iter().map(|key| key.policy);
-    let ranges = maps.ranges.keys()?.into_iter().map(|key| key.policy);
-    let policies = maps.policies.keys()?.into_iter();
-    let counters = maps.counts.keys()?.into_iter().map(|key| key.policy);
-    let lists = ports.chain(owners).chain(ranges);
-    let highest = policies.chain(lists).chain(counters).max();
-    Ok(highest.map(PolicyId::new))
-}
-
-/// Every policy that has its row. The row is written last and removed first, so that its lists are complete.
-///
-/// # Errors
-/// If a map cannot be read.
-pub fn earlier(maps: &Maps) -> io::Result<Vec<EarlierPolicy>> {
-    let rows = maps.policies.rows()?.into_iter();
-    let mut earlier: BTreeMap<u32, EarlierPolicy> = rows
-        .map(|(id, row)| {
-            let policy = EarlierPolicy {
-                id: PolicyId::new(id),
-                row,
-                lists: ListRows::default(),
-            };
-            (id, policy)
-        })
-        .collect();
-    if earlier.is_empty() {
-        return Ok(Vec::new());
-    }
-    for (key, position) in maps.ports.rows()? {
-        if let Some(policy) = earlier.get_mut(&key.policy) {
-            policy.lists.add_port(&key, position);
+impl PolicyRows for Maps {
+    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()> {
+        for (key, position) in policy.port_rows(id.get()) {
+            self.ports.insert(&key, &position)?;
         }
-    }
-    for (key, position) in maps.owners.rows()? {
-        if let Some(policy) = earlier.get_mut(&key.policy) {
-            policy.lists.add_owner(&key, position);
+        for (key, position) in policy.owner_rows(id.get()) {
+            self.owners.insert(&key, &position)?;
         }
-    }
-    for (key, position) in maps.ranges.rows()? {
-        if let Some(policy) = earlier.get_mut(&key.policy) {
-            policy.lists.add_range(&key, position);
+        for (key, position) in policy.range_rows(id.get()) {
+            self.ranges.insert(&key, &position)?;
         }
+        Ok(())
     }
-    Ok(earlier.into_values().collect())
-}
 
-/// Removes the rows of all policies but these, and but those that pod rows name.
-///
-/// # Errors
-/// If a map cannot be read or written.
-pub fn sweep(keep: &BTreeSet<PolicyId>, maps: &Maps) -> io::Result<()> {
-    let pods = maps.pods.rows()?.into_iter();
-    let named: BTreeSet<u32> = pods.map(|(_, pod)| pod.policy).collect();
-    let stale = |id: u32| !named.contains(&id) && !keep.contains(&PolicyId::new(id));
-    for id in maps.policies.keys()?.into_iter().filter(|id| stale(*id)) {
-        maps.policies.remove(&id)?;
+    fn write_row(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()> {
+        self.policies.insert(&id.get(), &policy.row())
     }
-    for key in maps.ports.keys()?.iter().filter(|key| stale(key.policy)) {
-        maps.ports.remove(key)?;
+
+    fn remove_row(&mut self, id: PolicyId) -> io::Result<()> {
+        self.policies.remove(&id.get()).map(drop)
     }
-    for key in maps.owners.keys()?.iter().filter(|key| stale(key.policy)) {
-        maps.owners.remove(key)?;
+
+    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()> {
+        for (key, _) in policy.port_rows(id.get()) {
+            self.ports.remove(&key)?;
+        }
+        for (key, _) in policy.owner_rows(id.get()) {
+            self.owners.remove(&key)?;
+        }
+        for (key, _) in policy.range_rows(id.get()) {
+            self.ranges.remove(&key)?;
+        }
+        Ok(())
     }
-    for key in maps.ranges.keys()?.iter().filter(|key| stale(key.policy)) {
-        maps.ranges.remove(key)?;
+
+    fn highest(&self) -> io::Result<Option<PolicyId>> {
+        let ports = self.ports.keys()?.into_iter().map(|key| key.policy);
+        let owners = self.owners.keys()?.into_iter().map(|key| key.policy);
+        let ranges = self.ranges.keys()?.into_iter().map(|key| key.policy);
+        let policies = self.policies.keys()?.into_iter();
+        let counters = self.counts.keys()?.into_iter().map(|key| key.policy);
+        let lists = ports.chain(owners).chain(ranges);
+        let highest = policies.chain(lists).chain(counters).max();
+        Ok(highest.map(PolicyId::new))
     }
-    Ok(())
+
+    fn complete(&self) -> io::Result<Vec<EarlierPolicy>> {
+        let rows = self.policies.rows()?.into_iter();
+        let mut earlier: BTreeMap<u32, EarlierPolicy> = rows
+            .map(|(id, row)| {
+                let policy = EarlierPolicy {
+                    id: PolicyId::new(id),
+                    row,
+                    lists: ListRows::default(),
+                };
+                (id, policy)
+            })
+            .collect();
+        if earlier.is_empty() {
+            return Ok(Vec::new());
+        }
+        for (key, position) in self.ports.rows()? {
+            if let Some(policy) = earlier.get_mut(&key.policy) {
+                policy.lists.add_port(&key, position);
+            }
+        }
+        for (key, position) in self.owners.rows()? {
+            if let Some(policy) = earlier.get_mut(&key.policy) {
+                policy.lists.add_owner(&key, position);
+            }
+        }
+        for (key, position) in self.ranges.rows()? {
+            if let Some(policy) = earlier.get_mut(&key.policy) {
+                policy.lists.add_range(&key, position);
+            }
+        }
+        Ok(earlier.into_values().collect())
+    }
+
+    fn sweep(&mut self, keep: &BTreeSet<PolicyId>) -> io::Result<()> {
+        let pods = self.pods.rows()?.into_iter();
+        let named: BTreeSet<u32> = pods.map(|(_, pod)| pod.policy).collect();
+        let stale = |id: u32| !named.contains(&id) && !keep.contains(&PolicyId::new(id));
+        for id in self.policies.keys()?.into_iter().filter(|id| stale(*id)) {
+            self.policies.remove(&id)?;
+        }
+        for key in self.ports.keys()?.iter().filter(|key| stale(key.policy)) {
+            self.ports.remove(key)?;
+        }
+        for key in self.owners.keys()?.iter().filter(|key| stale(key.policy)) {
+            self.owners.remove(key)?;
+        }
+        for key in self.ranges.keys()?.iter().filter(|key| stale(key.policy)) {
+            self.ranges.remove(key)?;
+        }
+        Ok(())
+    }
 }
 
 /// The rows of a policy. They are computed once: that takes longer than comparing them.

@@ -8,7 +8,9 @@ use tracing::{error, info, warn};
 use super::Core;
 use crate::{
     events::{NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
-    node::{EnrollError, Enrollment, Found, NO_PROCESS, Node, NodeError, Processes as _},
+    node::{
+        EnrollError, Enrollment, Found, Link as _, NO_PROCESS, Node, NodeError, Processes as _,
+    },
     plan::{self, Action, Change, EnrolledFacts, Facts, Location, OnFailure, Steps},
     state::{Desired, Goal, PodState, State},
 };
@@ -152,7 +154,7 @@ impl<N: Node> Core<N> {
             enrollment.netns = netns.clone();
             enrollment.path.clone_from(&found.path);
             enrollment.doubt.clone_from(&found.doubt);
-            self.node.follow_path(&mut enrollment.link, &found.path);
+            enrollment.link.follow_path(&found.path);
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     events::ENROLLED,
-    node::{EnrollError, Enrollment, Found, Node, NodeError, Opened, Processes as _},
+    node::{EnrollError, Enrollment, Found, Link as _, Node, NodeError, Opened, Processes as _},
     plan::{self, Change},
     state::{Goal, ListenerSearch, PodState, State},
 };
@@ -143,7 +143,7 @@ impl<N: Node> Core<N> {
         if let Some(Held::Departing(_, departed)) = &mut held {
             // It has the programs that are attached, and removes those that the policy does not want.
             std::mem::swap(&mut link, &mut departed.link);
-            self.node.follow_path(&mut link, &found.path);
+            link.follow_path(&found.path);
         }
         let mut enrollment = Enrollment {
             netns: goal.netns.clone(),

@@ -1,6 +1,6 @@
 //! The rows of policies: each is written before the first pod names it, and removed when no pod has named it for a while.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use sidetrack_common::ids::PolicyId;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
@@ -8,7 +8,7 @@ use tracing::error;
 
 use super::Core;
 use crate::{
-    node::{EnrollError, Node, NodeError},
+    node::{EnrollError, Node, NodeError, PolicyRows as _},
     policies::{Excess, GRACE},
     state::{Record, SLOW_RETRY},
 };
@@ -37,9 +37,10 @@ impl<N: Node> Core<N> {
         let policy = Arc::new(policy);
         let id = self.policies.next_id();
         self.turn.add(&policy);
-        let lists = self.node.write_lists(id, &policy);
+        let rows = self.node.policies();
+        let lists = rows.write_lists(id, &policy);
         // The row comes last: a policy whose row is there is complete.
-        let written = lists.and_then(|()| self.node.write_policy(id, &policy));
+        let written = lists.and_then(|()| rows.write_row(id, &policy));
         match written {
             Ok(()) => {
                 self.policies.written(&policy, id);
@@ -47,13 +48,16 @@ impl<N: Node> Core<N> {
             }
             Err(error) => {
                 // No pod row has named it, so what was written goes at once.
-                let removed = self.node.remove_policy(id);
-                let removed = removed.and_then(|()| self.node.remove_lists(id, &policy));
+                let removed = rows.remove_row(id);
+                let removed = removed.and_then(|()| rows.remove_lists(id, &policy));
                 if removed.is_err() {
                     let now = self.node.now();
                     self.policies.not_written(policy, id, now);
                 }
-                Err(error.into())
+                Err(NodeError::Failed(format!(
+                    "write the policy; if a map is full, shorten the pods' port and CIDR lists: {error}"
+                ))
+                .into())
             }
         }
     }
@@ -64,10 +68,11 @@ impl<N: Node> Core<N> {
     }
 
     /// Removes policies of earlier agents that no pod's row names. The others may still be used.
-    fn sweep_policies(&mut self) -> Result<(), NodeError> {
-        self.node.sweep_policies(&self.policies.ids())?;
+    fn sweep_policies(&mut self) -> io::Result<()> {
+        let rows = self.node.policies();
+        rows.sweep(&self.policies.ids())?;
         if self.policies.has_earlier() {
-            let earlier = self.node.earlier_policies()?;
+            let earlier = rows.complete()?;
             self.policies.swept(earlier);
         }
         Ok(())
@@ -80,9 +85,9 @@ impl<N: Node> Core<N> {
             && let Some(retired) = self.policies.take_due(now)
         {
             self.turn.add(&retired.policy);
-            let removed = self.node.remove_policy(retired.id);
-            let removed =
-                removed.and_then(|()| self.node.remove_lists(retired.id, &retired.policy));
+            let rows = self.node.policies();
+            let removed = rows.remove_row(retired.id);
+            let removed = removed.and_then(|()| rows.remove_lists(retired.id, &retired.policy));
             if let Err(problem) = removed {
                 if retired.is_first_try() {
                     error!(policy = %retired.id, "remove the rows of a policy: {problem}");

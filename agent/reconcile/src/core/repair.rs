@@ -1,19 +1,15 @@
 //! Looks at what is in the kernel, and has repaired what is not as it should be.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use sidetrack_policy::PodRef;
 use tracing::{error, warn};
 
 use super::{Core, enrollments};
 use crate::{
-    node::{Node, NodeError, Processes as _},
+    node::{Look, Node, NodeError},
     repairs::{
-        Backoff, CgroupState, EarlierFinding, Findings, LinkId, LinkLoss, Part, Repair, RepairKind,
-        Scope, decide,
+        Backoff, CgroupState, Findings, LinkId, LinkLoss, Part, Repair, RepairKind, Scope, decide,
     },
 };
 
@@ -35,7 +31,7 @@ impl<N: Node> Core<N> {
     /// another cgroup now.
     pub async fn repair(&mut self, scope: Scope) -> bool {
         let mut findings = match scope {
-            Scope::InboundLinks => self.node.look_at_inbound(),
+            Scope::InboundLinks => self.node.look(Look::InboundLinks),
             Scope::All => self.look(),
         };
         if scope == Scope::All {
@@ -80,30 +76,15 @@ impl<N: Node> Core<N> {
     }
 
     fn look(&mut self) -> Findings {
+        let earlier = self.pods_of_earlier_agents().into_iter();
+        let earlier = earlier.map(|(cookie, inode, _)| (cookie, inode)).collect();
         let pods = enrollments(&self.pods, &self.held);
-        let pods: Vec<_> = pods.map(|(_, it)| it).collect();
-        let policies = self.policies.in_use().collect();
-        let mut findings = self.node.look(policies, &pods);
-        let mut detached = self.pods_of_earlier_agents();
-        detached.retain(|(cookie, inode, _)| !self.node.has_inbound_link(*cookie, *inode));
-        if !detached.is_empty() {
-            let inodes = detached.iter().map(|(_, inode, _)| *inode).collect();
-            let processes = self.node.processes(inodes);
-            let with_cookie = |path: PathBuf| {
-                let cookie = self.node.cookie_at(&path);
-                (path, cookie)
-            };
-            let earlier = detached
-                .into_iter()
-                .map(|(cookie, inode, _)| EarlierFinding {
-                    cookie,
-                    inode,
-                    found: processes.path_of(inode).map(with_cookie),
-                    has_processes: processes.any_in(inode),
-                });
-            findings.earlier.extend(earlier);
-        }
-        findings
+        let pods = pods.map(|(_, it)| it).collect();
+        self.node.look(Look::All {
+            policies: self.policies.in_use().collect(),
+            pods,
+            earlier,
+        })
     }
 
     /// Carries out a repair; answers whether the hooks are on another cgroup now.

@@ -6,7 +6,7 @@ use sidetrack_policy::PodRef;
 
 use super::{Core, converge};
 use crate::{
-    node::{Enrollment, Node},
+    node::{Enrollment, Link as _, Node},
     policies::SHORT,
     state::{Desired, FAST_RETRIES, Record, SLOW_RETRY},
 };
@@ -80,7 +80,7 @@ impl<N: Node> Core<N> {
         let unlisted = unlisted.filter_map(Record::enrollment_mut);
         let departing = self.held.departing_mut().map(|(_, it)| it);
         for enrollment in departing.chain(unlisted) {
-            if enrollment.stale || !self.node.is_alive(&enrollment.link) {
+            if enrollment.stale || !enrollment.link.is_alive() {
                 // Why it has failed was logged when it failed first.
                 let _ = converge::refresh(&mut self.node, enrollment).await;
             }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use sidetrack_common::ids::{NetnsCookie, PolicyId};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
     Enrollment, NodeError,
-    repairs::{CgroupState, Findings, LinkId, LinkLoss, Repair},
+    repairs::{CgroupState, EarlierFinding, Findings, LinkId, LinkLoss, Repair},
 };
 
 use crate::{node::FakeNode, run::Run, tables::PodRow, world::World};
@@ -126,7 +126,25 @@ impl World {
         &self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
         pods: &[&Enrollment<FakeNode>],
+        earlier: Vec<(NetnsCookie, NetnsInode)>,
     ) -> Findings {
+        let detached = earlier.into_iter();
+        let detached =
+            detached.filter(|(cookie, _)| !(self.is_attached(*cookie) && self.exists(*cookie)));
+        let earlier = detached.map(|(cookie, inode)| {
+            let mut processes = self.processes.iter();
+            let found = processes.find(|(_, it)| it.inode == inode);
+            let path = found.map(|(pid, _)| PathBuf::from(format!("/proc/{pid}/ns/net")));
+            EarlierFinding {
+                cookie,
+                inode,
+                has_processes: self.unseen || path.is_some(),
+                found: path.filter(|_| !self.unseen).map(|path| {
+                    let there = self.at(&path);
+                    (path, there)
+                }),
+            }
+        });
         let damaged = policies.into_iter().map(|(id, policy)| {
             let lists = self.tables.lists.get(&id);
             let lists = lists.is_some_and(|it| it.complete && it.policy == *policy);
@@ -154,6 +172,7 @@ impl World {
             maps: unpinned.map(|name| (*name, PathBuf::new())).collect(),
             cgroup: self.cgroup_state(),
             links,
+            earlier: earlier.collect(),
             ..Findings::default()
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
+    io,
     net::IpAddr,
     path::{Path, PathBuf},
     rc::Rc,
@@ -13,7 +14,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Processes, Step,
-    node::{EarlierRows, KnownListeners, NO_PROCESS, Opened, Sought},
+    node::{EarlierRows, KnownListeners, Link, Look, NO_PROCESS, Opened, PolicyRows, Sought},
     policies::EarlierPolicy,
     repairs::{Findings, Repair},
 };
@@ -69,7 +70,19 @@ impl Processes for FakeProcesses {
 
 /// A connection into a namespace, which keeps it.
 #[derive(Debug)]
-pub struct Link(pub Rc<Cell<bool>>);
+pub struct FakeLink(pub Rc<Cell<bool>>);
+
+impl Link for FakeLink {
+    fn follow_path(&mut self, _path: &Path) {}
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.0.get()
+    }
+}
 
 /// What is done wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +147,63 @@ impl FakeNode {
     }
 }
 
+impl FakeNode {
+    fn submit_policy(&mut self, op: Op) -> io::Result<()> {
+        self.submit(None, op).map_err(io::Error::other)
+    }
+}
+
+impl PolicyRows for FakeNode {
+    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()> {
+        self.submit_policy(Op::of_policy(Kind::WriteLists, id, policy))
+    }
+
+    fn write_row(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()> {
+        self.submit_policy(Op::of_policy(Kind::WritePolicy, id, policy))
+    }
+
+    fn remove_row(&mut self, id: PolicyId) -> io::Result<()> {
+        self.submit_policy(Op {
+            id: Some(id),
+            ..Op::new(Kind::RemovePolicy)
+        })
+    }
+
+    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> io::Result<()> {
+        self.submit_policy(Op::of_policy(Kind::RemoveLists, id, policy))
+    }
+
+    fn highest(&self) -> io::Result<Option<PolicyId>> {
+        Ok(self.world.borrow().tables.policy_ids().last().copied())
+    }
+
+    fn complete(&self) -> io::Result<Vec<EarlierPolicy>> {
+        let world = self.world.borrow();
+        // Lists that were altered are no policy's.
+        let is_complete = |id| world.tables.lists.get(id).is_some_and(|it| it.complete);
+        let all = world.tables.policies.iter();
+        let all = all.filter(|(id, _)| is_complete(id));
+        Ok(all
+            .map(|(id, policy)| EarlierPolicy {
+                id: *id,
+                row: policy.row(),
+                lists: policy.list_rows(),
+            })
+            .collect())
+    }
+
+    fn sweep(&mut self, keep: &BTreeSet<PolicyId>) -> io::Result<()> {
+        self.submit_policy(Op {
+            keep: keep.clone(),
+            ..Op::new(Kind::SweepPolicies)
+        })
+    }
+}
+
 impl Node for FakeNode {
     type Rows = FakeRows;
-    type Link = Link;
+    type Link = FakeLink;
+    type Policies = Self;
     type Processes = FakeProcesses;
 
     fn now(&self) -> Instant {
@@ -166,10 +233,6 @@ impl Node for FakeNode {
         Some(world.namespaces[&world.at(path)?].inode)
     }
 
-    fn cookie_at(&self, path: &Path) -> Option<NetnsCookie> {
-        self.world.borrow().at(path)
-    }
-
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
         let missing = || NodeError::NotYet(format!("{} is missing", found.path.display()));
         let inode = self.inode_at(&found.path).ok_or_else(missing)?;
@@ -179,7 +242,7 @@ impl Node for FakeNode {
         Ok(inode)
     }
 
-    async fn open(&mut self, found: &Found) -> Result<Opened<Link>, NodeError> {
+    async fn open(&mut self, found: &Found) -> Result<Opened<FakeLink>, NodeError> {
         let inode = self.check(found)?;
         let world = self.world.borrow();
         let cookie = world
@@ -191,7 +254,7 @@ impl Node for FakeNode {
             cookie,
             inode,
             ids: namespace.ids(),
-            link: Link(Rc::clone(&namespace.reports)),
+            link: FakeLink(Rc::clone(&namespace.reports)),
         })
     }
 
@@ -209,7 +272,7 @@ impl Node for FakeNode {
         &self,
         pod: &PodRef,
         uid: Option<&str>,
-        opened: &Opened<Link>,
+        opened: &Opened<FakeLink>,
         present: Option<FakeRows>,
     ) -> Result<FakeRows, NodeError> {
         if pod.name.len() > 20 {
@@ -222,7 +285,7 @@ impl Node for FakeNode {
         &mut self,
         cookie: NetnsCookie,
         rows: &mut FakeRows,
-        link: Option<&mut Link>,
+        link: Option<&mut FakeLink>,
         step: &Step<'_, FakeProcesses>,
     ) -> Result<(), NodeError> {
         let op = Op::of_step(step);
@@ -234,61 +297,8 @@ impl Node for FakeNode {
         self.submit(Some((cookie, rows)), op)
     }
 
-    fn follow_path(&mut self, _link: &mut Link, _path: &Path) {}
-
-    fn notes(_link: &Link) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn is_alive(&self, link: &Link) -> bool {
-        link.0.get()
-    }
-
-    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
-        self.submit(None, Op::of_policy(Kind::WriteLists, id, policy))
-    }
-
-    fn write_policy(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
-        self.submit(None, Op::of_policy(Kind::WritePolicy, id, policy))
-    }
-
-    fn remove_policy(&mut self, id: PolicyId) -> Result<(), NodeError> {
-        let op = Op {
-            id: Some(id),
-            ..Op::new(Kind::RemovePolicy)
-        };
-        self.submit(None, op)
-    }
-
-    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
-        self.submit(None, Op::of_policy(Kind::RemoveLists, id, policy))
-    }
-
-    fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> {
-        Ok(self.world.borrow().tables.policy_ids().last().copied())
-    }
-
-    fn earlier_policies(&self) -> Result<Vec<EarlierPolicy>, NodeError> {
-        let world = self.world.borrow();
-        // Lists that were altered are no policy's.
-        let is_complete = |id| world.tables.lists.get(id).is_some_and(|it| it.complete);
-        let all = world.tables.policies.iter();
-        let all = all.filter(|(id, _)| is_complete(id));
-        Ok(all
-            .map(|(id, policy)| EarlierPolicy {
-                id: *id,
-                row: policy.row(),
-                lists: policy.list_rows(),
-            })
-            .collect())
-    }
-
-    fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {
-        let op = Op {
-            keep: keep.clone(),
-            ..Op::new(Kind::SweepPolicies)
-        };
-        self.submit(None, op)
+    fn policies(&mut self) -> &mut Self {
+        self
     }
 
     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<FakeRows>>, NodeError> {
@@ -336,25 +346,19 @@ impl Node for FakeNode {
         known
     }
 
-    fn look(
-        &mut self,
-        policies: Vec<(PolicyId, &CompiledPolicy)>,
-        pods: &[&Enrollment<Self>],
-    ) -> Findings {
-        self.world.borrow().look(policies, pods)
-    }
-
-    fn look_at_inbound(&self) -> Findings {
+    fn look(&mut self, at: Look<'_, Self>) -> Findings {
         let world = self.world.borrow();
-        Findings {
-            links: world.inbound_losses(),
-            ..Findings::default()
+        match at {
+            Look::InboundLinks => Findings {
+                links: world.inbound_losses(),
+                ..Findings::default()
+            },
+            Look::All {
+                policies,
+                pods,
+                earlier,
+            } => world.look(policies, &pods, earlier),
         }
-    }
-
-    fn has_inbound_link(&self, cookie: NetnsCookie, _inode: NetnsInode) -> bool {
-        let world = self.world.borrow();
-        world.is_attached(cookie) && world.exists(cookie)
     }
 
     fn repair(
