@@ -74,11 +74,11 @@ impl Silent {
     }
 }
 
-/// Answers for programs, each under this name.
-pub fn for_programs<T>(answers: &Answers<Whole<T>>, name: &str) -> Vec<Value> {
+/// Answers for programs, each under this name, and why an agent has none of its own.
+pub fn for_programs<T>(answers: &Answers<Whole<T>>, silent: &Silent, name: &str) -> Vec<Value> {
     let values = answers.iter().map(|(node, answer)| {
         let value = answer.as_ref().ok().map(|answer| &answer.value);
-        json!({"node": node, (name): value, "problem": answer.as_ref().err()})
+        json!({"node": node, (name): value, "problem": silent.why.get(node)})
     });
     values.collect()
 }

@@ -54,10 +54,14 @@ pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
     let (answers, silent): (Answers<Whole<CostAnswer>>, _) =
         ask::all(&cluster, &agents, &words).await?;
     let fine = silent.report();
-    output::show(options.output, &ask::for_programs(&answers, "cost"), || {
-        let header = ["NODE", "PODS", "MAPS", "AGENT", "PROCESSOR"];
-        output::table(&header, ask::answered(&answers).map(cells))
-    })?;
+    output::show(
+        options.output,
+        &ask::for_programs(&answers, &silent, "cost"),
+        || {
+            let header = ["NODE", "PODS", "MAPS", "AGENT", "PROCESSOR"];
+            output::table(&header, ask::answered(&answers).map(cells))
+        },
+    )?;
     Ok(exit_code(fine))
 }
 

@@ -44,7 +44,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let all_answer = silent.report();
     output::show(
         options.output,
-        &ask::for_programs(&answers, "report"),
+        &ask::for_programs(&answers, &silent, "report"),
         || text(&answers, options.output == Format::Wide),
     )?;
     let can_run = ask::answered(&answers).all(|(_, findings)| findings.ok);

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// How long an agent may take. Then the command is run in its container.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(2);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// For how long a token is asked. The API server makes none for less.
 const TOKEN_SECONDS: i64 = 600;
 /// For how long it is used.

@@ -35,7 +35,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let words = ["version", "-o", "json"];
     let (answers, silent): (Answers<Whole<Build>>, _) = ask::all(cluster, &agents, &words).await?;
     let fine = silent.report();
-    let agents = ask::for_programs(&answers, "build");
+    let agents = ask::for_programs(&answers, &silent, "build");
     let all = json!({"plugin": {"version": VERSION}, "agents": agents});
     output::show(options.output, &all, || {
         let header = ["NODE", "VERSION", "COMMIT", "TARGET"];
