@@ -97,7 +97,7 @@ fn agents_answer() -> Result<()> {
 #[test]
 fn interception_that_is_not_measured_is_a_problem() -> Result<()> {
     let cluster = two(Agent::with(&[known("shop", "web-1", PodState::Enrolled)]))?;
-    let probe = |node: &str, ready: &str| {
+    let probe_in = |node: &str, phase: &str, ready: &str| {
         cluster.api.apply(json!({
             "kind": "Pod",
             "metadata": {
@@ -105,9 +105,10 @@ fn interception_that_is_not_measured_is_a_problem() -> Result<()> {
                 "labels": {"app.kubernetes.io/name": "sidetrack-interception-probe"},
             },
             "spec": {"nodeName": node, "containers": [{"name": "app"}, {"name": "istio-proxy"}]},
-            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]},
         }))
     };
+    let probe = |node: &str, ready: &str| probe_in(node, "Running", ready);
     probe("node-1", "True")?;
     probe("node-2", "True")?;
     let fine = cluster.run(&["status", "--check"])?;
@@ -133,6 +134,14 @@ fn interception_that_is_not_measured_is_a_problem() -> Result<()> {
     ensure!(
         report["probes"] == json!({"intercept": 1, "pods": 2}),
         "{report}"
+    );
+    probe_in("node-2", "Pending", "False")?;
+    let pending = cluster.run(&["status"])?;
+    ensure!(
+        pending
+            .out
+            .contains("has measured nothing, since its pod is Pending"),
+        "{pending:?}"
     );
     Ok(())
 }

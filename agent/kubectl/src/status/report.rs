@@ -129,9 +129,15 @@ impl ClusterReport {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
             let (node, name) = (node.unwrap_or("no node"), pod.name_any());
             let namespace = pod.namespace().unwrap_or_default();
-            format!(
-                "{node}: its interception probe is not ready: kubectl logs -n {namespace} {name} -c app says what it has measured"
-            )
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            match phase.unwrap_or("Unknown") {
+                "Running" => format!(
+                    "{node}: its interception probe is not ready: kubectl logs -n {namespace} {name} -c app says what it has measured"
+                ),
+                phase => format!(
+                    "{node}: its interception probe has measured nothing, since its pod is {phase}: kubectl describe -n {namespace} pod {name} says why"
+                ),
+            }
         }));
     }
 
