@@ -45,8 +45,8 @@ const MAX_FOUND: usize = 64;
 const MAX_PROCESSES: usize = 16_384;
 /// Searches whose files are being closed at a time.
 const MAX_CLOSING: usize = 16;
-/// Searches in a namespace that may fail until its listeners are left as they are.
-const MAX_FAILURES: usize = 10;
+/// How long listeners are tried to be set back.
+const SET_BACK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Searches whose files are being closed.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
@@ -70,8 +70,17 @@ enum Changed {
     ToSetBack {
         netns: Arc<Netns>,
         ports: Vec<u16>,
-        failures: usize,
+        /// Then they are left as they are.
+        until: Instant,
     },
+}
+
+impl Changed {
+    fn ports(self) -> Vec<u16> {
+        match self {
+            Self::Needed(ports) | Self::ToSetBack { ports, .. } => ports,
+        }
+    }
 }
 
 impl Transparency {
@@ -90,12 +99,16 @@ impl Transparency {
     /// again. Those that are to stay so are not set back.
     pub fn set(&self, netns: Arc<Netns>, ports: Vec<u16>, are_to_stay: bool) {
         let cookie = netns.cookie();
-        if are_to_stay {
-            self.changed.lock().remove(&cookie);
-        } else {
-            let needed = Changed::Needed(ports.clone());
-            self.changed.lock().insert(cookie, needed);
+        let mut changed = self.changed.lock();
+        let before = changed.remove(&cookie);
+        if !are_to_stay {
+            // Those of a policy before are set back as well.
+            let before = before.map_or_else(Vec::new, Changed::ports);
+            let others = before.into_iter().filter(|port| !ports.contains(port));
+            let all = ports.iter().copied().chain(others).collect();
+            changed.insert(cookie, Changed::Needed(all));
         }
+        drop(changed);
         self.start(netns, ports, true, move |result| {
             if let Err(problem) = result {
                 tracing::warn!(
@@ -115,7 +128,7 @@ impl Transparency {
             *changed = Changed::ToSetBack {
                 netns,
                 ports,
-                failures: 0,
+                until: Instant::now() + SET_BACK_TIMEOUT,
             };
         }
         self.set_back();
@@ -145,7 +158,7 @@ impl Transparency {
         netns: Arc<Netns>,
         ports: Vec<u16>,
         wanted: bool,
-        end: impl FnOnce(Result<()>) + Send + 'static,
+        end: impl FnOnce(Result<bool>) + Send + 'static,
     ) {
         let (adoption, tasks) = (Arc::clone(&self.adoption), Arc::clone(&self.tasks));
         // One that does not start is tried again.
@@ -155,34 +168,37 @@ impl Transparency {
     }
 }
 
-/// Notes how setting back has ended, unless the listeners are needed again.
-fn note(changed: &mut BTreeMap<u64, Changed>, cookie: u64, result: &Result<()>) {
-    let Some(Changed::ToSetBack { failures, .. }) = changed.get_mut(&cookie) else {
+/// Notes how a search that sets back has ended, unless the listeners are needed again: it is over when one has found none
+/// to be set back.
+fn note(changed: &mut BTreeMap<u64, Changed>, cookie: u64, result: &Result<bool>) {
+    let Some(Changed::ToSetBack { until, .. }) = changed.get(&cookie) else {
         return;
     };
-    if let Err(problem) = result {
-        *failures += 1;
-        if *failures < MAX_FAILURES {
-            return;
-        }
+    let is_late = Instant::now() >= *until;
+    if is_late && !matches!(result, Ok(true)) {
+        let why = result.as_ref().err();
+        let why = why.map_or_else(|| "some were not found".to_owned(), |it| format!("{it:#}"));
         tracing::warn!(
             cookie,
-            "the sidecar's listeners stay transparent, setting them back has failed {MAX_FAILURES} times: {problem:#}"
+            "the sidecar's listeners stay transparent, they could not be set back for {SET_BACK_TIMEOUT:?}: {why}"
         );
     }
-    changed.remove(&cookie);
+    if is_late || matches!(result, Ok(true)) {
+        changed.remove(&cookie);
+    }
 }
 
+/// Answers whether all listeners were as wanted before.
 fn search(
     (adoption, tasks): (&Adoption, &Tasks),
     netns: &Netns,
     ports: &[u16],
     wanted: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let until = Instant::now() + DEADLINE;
     let others = listeners_that_differ(netns, ports, wanted, until)?;
     if others.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let pids = tasks.list(netns.inode(), MAX_PROCESSES);
     let pids = pids.context("list the pod's processes")?;
@@ -197,7 +213,7 @@ fn search(
     for socket in found.iter().take(MAX_FOUND) {
         copies.set_transparent(socket, wanted)?;
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Cookies of the listeners on some ports that are not as wanted.
@@ -266,5 +282,42 @@ impl Drop for Copies {
             CLOSING.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("start a thread that closes files of a pod's: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc, time::Duration, time::Instant};
+
+    use anyhow::{Result, bail};
+
+    use super::{Changed, Netns, SET_BACK_TIMEOUT, note};
+
+    fn noted(age: Duration, result: &Result<bool>) -> Result<bool> {
+        let netns = Netns::open("/proc/self/ns/net".as_ref())?;
+        let until = Instant::now() + SET_BACK_TIMEOUT - age;
+        let entry = Changed::ToSetBack {
+            netns: Arc::new(netns),
+            ports: vec![15001],
+            until,
+        };
+        let mut changed = BTreeMap::from([(7, entry), (8, Changed::Needed(vec![15001]))]);
+        note(&mut changed, 7, result);
+        note(&mut changed, 8, result);
+        assert!(changed.contains_key(&8), "what is needed stays");
+        Ok(changed.contains_key(&7))
+    }
+
+    #[test]
+    fn listeners_are_set_back_until_none_is_left() -> Result<()> {
+        let failed = || -> Result<bool> { bail!("no descriptor") };
+        assert!(!noted(Duration::ZERO, &Ok(true))?);
+        for (result, age) in [(Ok(false), 59), (failed(), 59)] {
+            assert!(noted(Duration::from_secs(age), &result)?, "{result:?}");
+        }
+        for result in [Ok(false), failed()] {
+            assert!(!noted(SET_BACK_TIMEOUT, &result)?, "{result:?}");
+        }
+        Ok(())
     }
 }
