@@ -131,6 +131,17 @@ struct Places {
         global = true
     )]
     socket: PathBuf,
+    /// Show nothing of pods of other namespaces. The agent sets it for readers of one
+    #[arg(long, value_name = "NAMESPACE", hide = true, global = true)]
+    only_namespace: Option<String>,
+}
+
+impl Places {
+    /// Whether pods of a namespace may be shown.
+    fn shows(&self, namespace: &str) -> bool {
+        let only = self.only_namespace.as_ref();
+        only.is_none_or(|only| only == namespace)
+    }
 }
 
 /// Parses the arguments and runs the command.

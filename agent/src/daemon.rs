@@ -69,7 +69,7 @@ use sidetrack_datapath::{
     },
 };
 use sidetrack_live::history::Kind;
-use sidetrack_policy::PodRef;
+use sidetrack_policy::{PodRef, reader::Readers};
 
 /// How long the end waits for the reconciler's thread to stop: with all else that may hang the end takes five seconds.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -119,6 +119,8 @@ pub struct Config {
     pub metrics_addr: Option<SocketAddr>,
     /// How many single pods the metrics show.
     pub metrics_per_pod: usize,
+    /// Whom to answer besides, at the same address.
+    pub readers: Readers,
     /// Where to answer `/healthz` and `/readyz` on the node's 127.0.0.1.
     pub probe_port: Option<u16>,
     /// Where to serve ztunnel, if pods in ambient mode are enrolled.
@@ -416,8 +418,12 @@ fn reader(source: &Source, config: &Config) -> Option<Reader> {
     else {
         return None;
     };
+    if config.readers == Readers::None {
+        return None;
+    }
     let places = (config.socket.clone(), config.bpffs.clone());
-    Some(Reader::new(cluster.client(), name, &own.namespace, places))
+    let asked = (cluster.client(), config.readers);
+    Some(Reader::new(asked, name, &own.namespace, places))
 }
 
 async fn source(pods: &Pods) -> Result<Source> {

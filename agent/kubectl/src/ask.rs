@@ -17,7 +17,7 @@ use crate::{
     denied::Denied,
     exec::{self, within},
     output,
-    reader::Unread,
+    reader::NoReader,
 };
 
 /// Objects in an answer. A node has 4,096 pods at most that agents follow.
@@ -168,17 +168,29 @@ pub fn of_namespace<'a>(words: &[&'a str], only: Option<&'a str>) -> Vec<&'a str
 
 /// Asks one agent by a command, as a reader or in its container.
 pub async fn finished(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<exec::Finished> {
-    let read = cluster.tokens.ask(&cluster.client, agent, words).await;
-    let tried = match read {
+    let why = match cluster
+        .tokens
+        .ask(cluster.connect.timeout, agent, words)
+        .await
+    {
         Ok(finished) => return Ok(finished),
-        Err(Unread::NoReader) => None,
-        Err(Unread::Failed(error)) => Some(error),
+        Err(error) => error,
     };
     let asked = exec::collect(&cluster.client, agent, words);
     let asked = within(cluster.connect.timeout, asked).await;
-    asked.map_err(|error| match tried {
-        Some(tried) => error.context(format!("as a reader: {tried:#}; with exec")),
-        None => error,
+    if asked.is_ok() && !why.is::<NoReader>() {
+        cluster.tokens.prefer_exec();
+    }
+    asked.map_err(|error| match error.downcast::<Denied>() {
+        Ok(Denied(denied)) => {
+            let both = format!("as a reader: {why:#}; with exec: {denied}");
+            // A user who might be answered next time is not one who may not ask.
+            match why.is::<NoReader>() {
+                true => Denied(both).into(),
+                false => anyhow!(both),
+            }
+        }
+        Err(error) => error,
     })
 }
 

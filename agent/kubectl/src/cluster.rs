@@ -128,14 +128,16 @@ impl Cluster {
         // An exec may be silent for long. Each request has its own deadline.
         config.read_timeout = None;
         config.write_timeout = None;
+        let mut at_once = config.clone();
+        at_once.default_retry = false;
         Ok(Self {
             namespace: connect
                 .namespace
                 .clone()
                 .unwrap_or_else(|| config.default_namespace.clone()),
+            tokens: Tokens::new(client(at_once)?),
             client: client(config)?,
             connect: connect.clone(),
-            tokens: Tokens::default(),
         })
     }
 

@@ -16,6 +16,9 @@ use crate::{
     output,
 };
 
+/// The agents' own default.
+const AGENTS_INTERVAL: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Args)]
 pub struct Options {
     /// The time over which an agent's processor use is measured, such as 2s or 1m
@@ -50,7 +53,11 @@ pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
     cluster.connect.timeout += options.interval;
     let agents = cluster.some_agents().await?;
     let interval = format!("{}ms", options.interval.as_millis());
-    let words = ["cost", "-o", "json", "--interval", &interval];
+    let mut words = vec!["cost", "-o", "json"];
+    // Readers have to take the agents' own.
+    if options.interval != AGENTS_INTERVAL {
+        words.extend(["--interval", &interval]);
+    }
     let (answers, silent): (Answers<Whole<CostAnswer>>, _) =
         ask::all(&cluster, &agents, &words).await?;
     let fine = silent.report();

@@ -45,11 +45,12 @@ struct Event {
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     if options.watch {
         return watch(options.output, async || {
-            let (events, _) = read(cluster, options).await?;
+            let (events, is_whole) = read(cluster, options).await?;
             let rows = events.iter().map(Event::listed).collect::<Result<_>>()?;
             Ok(List {
                 header: header(),
                 rows,
+                is_whole,
             })
         })
         .await;
@@ -115,7 +116,8 @@ impl Event {
         let value = serde_json::to_value(self)?;
         Ok(Listed {
             cells: self.cells(),
-            key: value.to_string(),
+            id: value.to_string(),
+            key: String::new(),
             value,
         })
     }

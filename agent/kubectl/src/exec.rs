@@ -26,11 +26,11 @@ use crate::{
 /// The agent's program in its image.
 const PROGRAM: &str = "sidetrack";
 /// The most output of one command. A node of 500 pods answers with less than one MiB.
-const MAX_OUTPUT_BYTES: u64 = 8 << 20;
+pub const MAX_OUTPUT_BYTES: u64 = 8 << 20;
 /// The longest line of a command that runs on.
 const MAX_LINE: u64 = 256 << 10;
 /// The most of stderr.
-const MAX_ERROR_BYTES: u64 = 1 << 20;
+pub const MAX_ERROR_BYTES: u64 = 1 << 20;
 /// Room between the connection and the reader.
 const BUFFER: usize = 64 << 10;
 

@@ -56,10 +56,11 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let wide = options.output == Format::Wide;
     if options.watch {
         return watch(options.output, async || {
-            let (rows, ..) = read(cluster, options).await?;
+            let (rows, _, is_whole) = read(cluster, options).await?;
             Ok(List {
                 header: header(wide),
                 rows: rows.iter().map(|row| row.listed(wide)).collect(),
+                is_whole,
             })
         })
         .await;
@@ -152,6 +153,7 @@ impl Row {
         let named = header(wide).into_iter().zip(&cells);
         let kept = named.filter(|(column, _)| !is_count(column));
         Listed {
+            id: self.full_name(),
             key: kept
                 .map(|(_, cell)| cell.as_str())
                 .collect::<Vec<_>>()

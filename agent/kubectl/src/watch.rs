@@ -1,6 +1,6 @@
 //! `-w`, as kubectl has it: a list, then the rows that are new or differ.
 
-use std::{collections::HashSet, process::ExitCode, time::Duration};
+use std::{collections::HashMap, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -21,6 +21,8 @@ pub struct List {
     pub header: Vec<&'static str>,
     /// A row each.
     pub rows: Vec<Listed>,
+    /// Whether every agent has answered.
+    pub is_whole: bool,
 }
 
 /// A row.
@@ -30,6 +32,8 @@ pub struct Listed {
     pub cells: Vec<String>,
     /// For programs.
     pub value: Value,
+    /// What it is of.
+    pub id: String,
     /// It is shown again when this has changed.
     pub key: String,
 }
@@ -49,16 +53,22 @@ pub async fn watch(format: Format, read: impl AsyncFn() -> Result<List>) -> Resu
         let header: Vec<String> = list.header.iter().map(|&name| name.to_owned()).collect();
         output::print(&line(&header, &widths))?;
     }
-    let mut shown = HashSet::new();
+    let mut shown = HashMap::new();
     loop {
-        for row in list.rows.iter().filter(|row| !shown.contains(&row.key)) {
+        let is_new = |row: &&Listed| shown.get(&row.id) != Some(&row.key);
+        for row in list.rows.iter().filter(is_new) {
             match format {
                 Format::Table | Format::Wide => output::print(&line(&row.cells, &widths))?,
                 Format::Json => output::print(&row.value.to_string())?,
                 Format::Yaml => output::show(format, &[&row.value], String::new)?,
             }
         }
-        shown = list.rows.into_iter().map(|row| row.key).collect();
+        // What an agent that is silent now has listed before is not new when it comes again.
+        if list.is_whole {
+            shown.clear();
+        }
+        let rows = list.rows.into_iter();
+        shown.extend(rows.map(|row| (row.id, row.key)));
         list = loop {
             tokio::time::sleep(INTERVAL).await;
             if is_closed() {

@@ -4,6 +4,8 @@
 //! A user who may make such a token is a reader: of all that an agent says where the account is in the agents' own
 //! namespace, of the pods of one namespace where it is in that. The kubectl plugin asks, and the agent decides by [`check`].
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::pod_ref::{LONGEST_NAMESPACE, is_name};
@@ -15,7 +17,20 @@ pub const PATH: &str = "/v1/read";
 /// The field of a request with the token. The API server keeps `authorization` to itself.
 pub const TOKEN: &str = "x-sidetrack-token";
 
-/// Commands that change nothing, and whether they may be about one pod or namespace only.
+/// Which users agents answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Readers {
+    /// None.
+    #[default]
+    None,
+    /// Those of the service account in the agents' namespace.
+    Cluster,
+    /// Also those of namespaces, about their pods: who may make service accounts or pods in a namespace makes himself one.
+    Namespaces,
+}
+
+/// Commands that change nothing, and whether they are about pods alone.
 const COMMANDS: [(&str, bool); 9] = [
     ("connections", true),
     ("cost", false),
@@ -28,14 +43,13 @@ const COMMANDS: [(&str, bool); 9] = [
     ("why", true),
 ];
 
-/// Their flags, but those that name a file or another agent's socket, or wait.
-const FLAGS: [&str; 19] = [
+/// Their flags, but those that name a file or another agent's socket, that wait, or that say what may be seen.
+const FLAGS: [&str; 18] = [
     "--all",
     "--dst",
     "--format",
     "--gid",
     "--iface",
-    "--interval",
     "--ipv6",
     "--kind",
     "--limit",
@@ -80,77 +94,60 @@ pub enum Scope {
 impl Scope {
     /// That of a user, as the API server names the one to whom a token belongs; none if it is no reader.
     #[must_use]
-    pub fn of_user(user: &str, agents_namespace: &str) -> Option<Self> {
+    pub fn of_user(user: &str, agents_namespace: &str, readers: Readers) -> Option<Self> {
         let account = user.strip_prefix("system:serviceaccount:")?;
         let (namespace, name) = account.split_once(':')?;
         if name != SERVICE_ACCOUNT || !is_name(namespace, LONGEST_NAMESPACE) {
             return None;
         }
-        Some(if namespace == agents_namespace {
-            Self::Node
-        } else {
-            Self::Namespace(namespace.to_owned())
-        })
+        match readers {
+            Readers::Cluster | Readers::Namespaces if namespace == agents_namespace => {
+                Some(Self::Node)
+            }
+            Readers::Namespaces => Some(Self::Namespace(namespace.to_owned())),
+            Readers::None | Readers::Cluster => None,
+        }
     }
 }
 
-/// Whether a reader may run this command.
+/// Whether a reader may run this command. That it shows pods of the reader's namespace alone is up to the command itself.
 ///
 /// # Errors
 /// Why not.
 pub fn check(words: &[String], scope: &Scope) -> Result<(), String> {
     let command = words.first().map(String::as_str).unwrap_or_default();
     let known = COMMANDS.iter().find(|(name, _)| *name == command);
-    let Some((_, about_pods)) = known else {
+    let Some((_, is_about_pods)) = known else {
         return Err(format!("readers may not run `{command}`"));
     };
-    let flag = |word: &&String| word.starts_with('-');
-    let flags = words.iter().filter(flag);
-    let mut names = flags.map(|word| word.split('=').next().unwrap_or_default());
+    if matches!(scope, Scope::Namespace(_)) && !is_about_pods {
+        return Err(format!("`{command}` is not about pods of one namespace"));
+    }
+    let flags = words.iter().filter(|word| word.starts_with('-'));
+    let mut names = flags.map(|word| match word.strip_prefix("-o") {
+        // As in -oyaml.
+        Some(_) => "-o",
+        None => word.split('=').next().unwrap_or_default(),
+    });
     if let Some(other) = names.find(|name| !FLAGS.contains(name)) {
         return Err(format!("readers may not use {other}"));
     }
-    match scope {
-        Scope::Node => Ok(()),
-        Scope::Namespace(_) if !about_pods => {
-            Err(format!("`{command}` is not about one namespace"))
-        }
-        Scope::Namespace(own) if names_only(&words[1..], own) => Ok(()),
-        Scope::Namespace(own) => Err(format!(
-            "this token is for pods of namespace {own}, which has to be named first"
+    // A name would be looked up by the agent, by its DNS servers and in its network.
+    let after = words.iter().zip(&words[1..]);
+    let after = after.filter_map(|(flag, value)| (flag == "--dst").then_some(value.as_str()));
+    let attached = words.iter().filter_map(|word| word.strip_prefix("--dst="));
+    let is_address = |value: &str| value.parse::<SocketAddr>().is_ok();
+    match after.chain(attached).find(|value| !is_address(value)) {
+        Some(name) => Err(format!(
+            "readers give --dst an address and a port, not {name}"
         )),
+        None => Ok(()),
     }
-}
-
-/// The namespace that a command is about, if it is named first.
-#[must_use]
-pub fn namespace_of(words: &[String]) -> Option<&str> {
-    match words {
-        [_, flag, name, ..] if flag == "-n" => Some(name),
-        [_, pod, ..] => pod.split_once('/').map(|(own, _)| own),
-        _ => None,
-    }
-}
-
-/// Whether a command's words begin with a pod of the namespace, or with `-n` and the namespace, and name no other.
-fn names_only(words: &[String], namespace: &str) -> bool {
-    let rest = match words {
-        [flag, name, rest @ ..] if flag == "-n" && name == namespace => rest,
-        [pod, rest @ ..] => match pod.split_once('/') {
-            Some((own, _)) if own == namespace => rest,
-            _ => return false,
-        },
-        [] => return false,
-    };
-    let names_another = |word: &String| {
-        word.contains('/') || word == "-n" || word.split('=').next() == Some("--namespace")
-    };
-    !rest.iter().any(names_another)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Scope, check};
+    use super::{Readers, Scope, check};
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
@@ -179,6 +176,10 @@ mod tests {
             "rules --manifest=-",
             "status --wait shop/web",
             "pods -njson",
+            "pods --only-namespace other",
+            "explain shop/web outbound --dst example.com:80",
+            "explain shop/web outbound --dst=example.com:80",
+            "cost --interval 1h",
             "--help",
         ] {
             assert!(check(&words(line), &Scope::Node).is_err(), "{line}");
@@ -186,32 +187,16 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_a_namespace_names_it_and_no_other() {
+    fn a_reader_of_a_namespace_asks_about_pods() {
         let shop = Scope::Namespace("shop".to_owned());
-        for line in [
-            "pods -n shop -o json",
-            "why shop/web",
-            "connections -n shop --limit 5",
-            "explain shop/web inbound --dst 10.0.0.1:80",
-        ] {
+        for line in ["pods", "why shop/web", "connections", "events -n shop"] {
             assert_eq!(check(&words(line), &shop), Ok(()), "{line}");
         }
         for line in [
-            "pods",
-            "pods -o json",
-            "pods -n other",
-            "pods -n shop -n other",
-            "pods -n shop --namespace=other",
-            "pods -n shop --namespace other",
-            "pods -n shop other/web",
-            "pods --namespace=shop",
-            "why web",
-            "why other/web",
-            "why shopping/web",
-            "why shop/web -n other",
-            "why -n shop other/web",
             "status -o json",
-            "cost -n shop",
+            "cost",
+            "version",
+            "pods --only-namespace=other",
         ] {
             assert!(check(&words(line), &shop).is_err(), "{line}");
         }
@@ -219,15 +204,17 @@ mod tests {
 
     #[test]
     fn a_reader_is_a_service_account_of_the_name() {
-        let of = |user: &str| Scope::of_user(user, "mesh");
-        assert_eq!(
-            of("system:serviceaccount:mesh:sidetrack-reader"),
-            Some(Scope::Node)
+        let of = |user: &str| Scope::of_user(user, "mesh", Readers::Namespaces);
+        let (mesh, shop) = (
+            "system:serviceaccount:mesh:sidetrack-reader",
+            "system:serviceaccount:shop:sidetrack-reader",
         );
-        assert_eq!(
-            of("system:serviceaccount:shop:sidetrack-reader"),
-            Some(Scope::Namespace("shop".to_owned()))
-        );
+        assert_eq!(of(mesh), Some(Scope::Node));
+        assert_eq!(of(shop), Some(Scope::Namespace("shop".to_owned())));
+        for (readers, wanted) in [(Readers::Cluster, Some(Scope::Node)), (Readers::None, None)] {
+            assert_eq!(Scope::of_user(mesh, "mesh", readers), wanted);
+            assert_eq!(Scope::of_user(shop, "mesh", readers), None);
+        }
         for other in [
             "system:serviceaccount:mesh:sidetrack",
             "system:serviceaccount::sidetrack-reader",

@@ -12,6 +12,7 @@ use clap::Args;
 use sidetrack_policy::{
     PodRef,
     pod_ref::{LONGEST_NAME, is_name},
+    reader::Readers,
     select::Enroll,
 };
 
@@ -75,6 +76,16 @@ pub(super) struct Options {
         value_parser = clap::value_parser!(u32).range(..=4096)
     )]
     metrics_per_pod: u32,
+    /// Whom to answer at --metrics-addr what commands print that change nothing: users with tokens of a service account
+    /// sidetrack-reader in the agents' namespace, or also in others, about the pods of theirs
+    #[arg(
+        long,
+        value_name = "WHO",
+        value_enum,
+        default_value = "none",
+        requires = "metrics_addr"
+    )]
+    readers: Readers,
     /// Answer /healthz and /readyz on this port of the node's 127.0.0.1, for kubelet's probes
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     probe_port: Option<u16>,
@@ -174,6 +185,7 @@ impl Options {
             plugin,
             metrics_addr: self.metrics_addr,
             metrics_per_pod: self.metrics_per_pod as usize,
+            readers: self.readers,
             probe_port: self.probe_port,
             ztunnel,
         }

@@ -43,7 +43,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let pod = pod.map(|pod| namespace.complete(pod).to_string());
     let mut entries = known(&options.places).await?;
     entries.retain(|entry| {
+        let only = options.places.only_namespace.as_ref();
         options.flags.wants(entry, begin.as_deref())
+            && only.is_none_or(|it| entry.is_in(it))
             && pod.as_ref().is_none_or(|pod| entry.is_about(pod))
             && options.namespace.as_ref().is_none_or(|it| entry.is_in(it))
     });

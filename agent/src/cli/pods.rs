@@ -59,7 +59,10 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
         of_agent(&client, &agent, places).await
     };
     match answer.await {
-        Ok(pods) => Ok(pods),
+        Ok(mut pods) => {
+            pods.retain(|pod| places.shows(&pod.namespace));
+            Ok(pods)
+        }
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
             let pods = pinned(places)
@@ -137,6 +140,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 refusals: Vec::new(),
             }
         })
+        .filter(|pod| places.shows(&pod.namespace))
         .collect();
     // Without an agent it is unknown whether sidecars accept connections.
     add_live_facts(&mut pods, &maps, None)?;

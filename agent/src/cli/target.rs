@@ -98,7 +98,10 @@ impl Target {
         let client = Client::new(&places.socket);
         let answer: Result<Vec<PodStatus>> = client.get("/v1/pods").await;
         let pods = match answer {
-            Ok(pods) => pods,
+            Ok(mut pods) => {
+                pods.retain(|pod| places.shows(&pod.namespace));
+                pods
+            }
             Err(no_answer) => {
                 return Self::of_kernel(places, pod, "no agent answers").with_context(|| {
                     format!("{no_answer:#}; with --manifest FILE no agent is needed; the pinned maps cannot be read")

@@ -204,6 +204,17 @@ impl Place {
         self.0.set(State::Working);
     }
 
+    /// The address of its client, if it has one and the connection is still there.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        let held = self.0.places.held.lock();
+        let [_, own] = held.connections.get(&self.0.id)?.holders;
+        match own {
+            Holder::Address(address) => Some(address),
+            Holder::Node | Holder::V6Network(_) => None,
+        }
+    }
+
     /// What its client holds: all addresses of its network, and its own.
     #[must_use]
     pub fn holding(&self) -> [usize; 2] {
