@@ -63,6 +63,7 @@ impl Node {
         cluster.api.apply(namespace("bank", Some("enabled")))?;
         let bank = cluster.lab.pod("bank", 3)?;
         let bank = bank.under_kubelet(&cluster.lab, &cluster.lab.uid(2))?;
+        let other_sidecar = sidecar::start(&bank, &[80])?;
         let mut other = injected("ledger", &cluster.lab.uid(2));
         other["metadata"]["namespace"] = "bank".into();
         cluster.api.apply(other)?;
@@ -74,6 +75,7 @@ impl Node {
             address: address.to_string(),
             _running: vec![
                 Box::new(sidecar),
+                Box::new(other_sidecar),
                 Box::new(pod),
                 Box::new(bank),
                 Box::new(outside),
@@ -176,7 +178,7 @@ fn a_reader_of_a_namespace_sees_no_other() -> Result<()> {
         let (code, said) = node.ask(&of_shop, words)?;
         ensure!(code == 200, "{words}: {code} {said}");
         let answer: reader::Answer = serde_json::from_str(&said)?;
-        let of_bank = words.matches("bank/ledger").count();
+        let of_bank = words.matches("bank").count();
         for text in [&answer.stdout, &answer.stderr] {
             // It may repeat what it was asked.
             ensure!(
