@@ -290,3 +290,39 @@ fn a_balancer_above_is_named() -> Result<()> {
     ensure!(status["problems"] == serde_json::json!([]), "{status}");
     Ok(())
 }
+
+kernel_test!(a_balancer_that_allows_no_other_is_named);
+/// As Cilium attached before 1.14: neither sidetrack's programs beside it nor it beside them.
+fn a_balancer_that_allows_no_other_is_named() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let (pod, places) = below_a_node(&mut lab)?;
+    let node = fs::File::open(&lab.places().cgroup)?;
+    let hook = bpf_attach_type::BPF_CGROUP_INET4_CONNECT;
+    // The first agent comes before it.
+    let agent = Agent::start(&places)?;
+    lab.enroll("app", &pod, &[])?;
+    let program = load("tst_alone4", hook, &translation(&[]))?;
+    sys::attach_alone(program.as_fd(), node.as_fd(), hook)?;
+    let named = ["program tst_alone4 ", "BPF_F_ALLOW_MULTI"];
+    eventually(Duration::from_secs(15), || {
+        let problems = places.problems()?;
+        let has_all = named.iter().all(|word| problems.contains(word));
+        ensure!(
+            has_all && problems.contains("none of these pods"),
+            "{problems}"
+        );
+        Ok(())
+    })?;
+    drop(agent);
+    let cleanup = places.output(&["cleanup"])?;
+    ensure!(cleanup.status.success(), "{cleanup:?}");
+    // The next one comes after it.
+    let refused = Agent::start(&places).err().context("it started")?;
+    let cgroup = places.cgroup.to_string_lossy();
+    let doctor = places.output(&["doctor", "--cgroup", &cgroup])?;
+    ensure!(!doctor.status.success(), "{doctor:?}");
+    for said in [format!("{refused:#}"), format!("{doctor:?}")] {
+        ensure!(named.iter().all(|word| said.contains(word)), "{said}");
+    }
+    Ok(())
+}

@@ -10,6 +10,7 @@ pub mod connection_counts;
 pub mod datapath;
 pub mod dns;
 pub mod events;
+mod exclusive;
 pub mod foreign;
 pub mod forwarding;
 pub mod handshake_counts;

@@ -40,7 +40,7 @@ fn foreign_programs_are_reported() -> Result<()> {
     let cgroup = fs::File::open(&fixture.lab.places().cgroup)?;
     let attached =
         sys::attached_programs(cgroup.as_fd(), bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
-    ensure!(attached.len() == 2, "{attached:?}");
+    ensure!(attached.ids.len() == 2, "{attached:?}");
     drop(late);
     fixture.wait("it is gone", || Ok(!reported(&fixture, &["tst_late"])?))?;
     // One that was there first.

@@ -18,6 +18,7 @@ use super::{
     charges::Charges,
     connection_counts::RemovedCounts,
     dns::Dns,
+    exclusive,
     forwarding::Forwarding,
     hooks::{CALLBACKS, CGROUP_HOOKS},
     inbound::InboundTemplate,
@@ -125,7 +126,7 @@ impl Datapath {
                 let is_there = |link: BorrowedFd<'_>| is_at(link, cgroup_id);
                 let link = attach_or_take(program.as_fd(), at, hook.attach_type, &pin, is_there);
                 Some(link.with_context(|| {
-                    format!("attach {} to cgroup {}", hook.name, cgroup.display())
+                    exclusive::failed_attachment(hook.name, cgroup, hook.attach_type)
                 })?)
             };
             hooks.push(AttachedHook::new(hook, program.as_fd(), link)?);

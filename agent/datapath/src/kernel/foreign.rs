@@ -6,7 +6,7 @@ use std::{
     os::fd::AsFd as _,
 };
 
-use super::{Datapath, attachments::Attachments, sys};
+use super::{Datapath, attachments::Attachments, exclusive, sys};
 
 /// What is said of programs of others, as sentences.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Attachments {
         for attached in &self.hooks {
             let hook = attached.hook;
             let ids = match sys::attached_programs(cgroup.as_fd(), hook.attach_type) {
-                Ok(ids) => ids,
+                Ok(attached) => attached.ids,
                 Err(error) => {
                     let text = format!("query the programs attached to {}: {error}", hook.name);
                     foreign.problems.push(text);
@@ -75,17 +75,24 @@ impl Attachments {
             for attached in &self.hooks {
                 let hook = attached.hook;
                 // A cgroup that cannot be asked may be of another hierarchy.
-                let ids = sys::attached_programs(cgroup.as_fd(), hook.attach_type);
-                for id in ids.unwrap_or_default() {
+                let there = sys::attached_programs(cgroup.as_fd(), hook.attach_type);
+                let there = there.unwrap_or_default();
+                for id in there.ids {
                     if own.contains(&id) {
                         continue;
                     }
                     let name = program_name(&mut self.program_names, id);
+                    let (hook, above) = (hook.name, above.display());
+                    if there.is_exclusive && attached.link.is_some() {
+                        foreign.problems.push(format!(
+                            "program {name} (id {id}) is attached to hook {hook} of {above}, above the pods' cgroup, and runs for none of these pods: {}",
+                            exclusive::REASON
+                        ));
+                        continue;
+                    }
                     foreign.notes.push(format!(
-                        "program {name} (id {id}) is attached to hook {} of {}, above the pods' cgroup, and runs after sidetrack's: {}",
-                        hook.name,
-                        above.display(),
-                        consequence_above(hook.name),
+                        "program {name} (id {id}) is attached to hook {hook} of {above}, above the pods' cgroup, and runs after sidetrack's: {}",
+                        consequence_above(hook),
                     ));
                 }
             }

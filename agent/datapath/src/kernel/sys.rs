@@ -29,6 +29,7 @@ pub use self::{
     objects::{open_pin, open_pinned_map_to_read, pin},
     processes::{descriptor_of, keep_little_memory, trim_heap},
     programs::{
-        attach_to_sockets, attached_programs, btf_load, program_id, program_load, program_name,
+        AttachedPrograms, attach_alone, attach_to_sockets, attached_programs, btf_load, program_id,
+        program_load, program_name,
     },
 };

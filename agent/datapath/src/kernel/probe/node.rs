@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use super::{maps, programs, report::Problem};
 use crate::kernel::{
     attachments::replace_pin,
-    cgroup, kernel_layout,
+    cgroup, exclusive, kernel_layout,
     kernel_log::LogLevel,
     layouts,
     loaded::Loaded,
@@ -78,7 +78,7 @@ fn try_link(cgroup: &Path) -> Result<()> {
     };
     let target = File::open(cgroup).with_context(|| format!("open {}", cgroup.display()))?;
     let link = sys::link_create(program.as_fd(), target.as_fd(), programs::SMALLEST)
-        .with_context(|| format!("attach a program to cgroup {}", cgroup.display()))?;
+        .with_context(|| exclusive::failed_attachment("a program", cgroup, programs::SMALLEST))?;
     sys::link_update(link.as_fd(), program.as_fd()).context("replace the program of a link")
 }
 

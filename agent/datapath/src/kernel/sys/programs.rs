@@ -6,7 +6,7 @@ use std::{
 };
 
 use aya_obj::generated::{
-    bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_info, bpf_prog_type,
+    BPF_F_ALLOW_MULTI, bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_info, bpf_prog_type,
 };
 
 use super::{
@@ -88,24 +88,48 @@ pub fn attach_to_sockets(
     map: BorrowedFd<'_>,
     attach_type: bpf_attach_type,
 ) -> io::Result<()> {
+    attach_alone(program, map, attach_type)
+}
+
+/// Attaches a program without a link and without flags. To a cgroup, that forbids others at it and below it.
+pub fn attach_alone(
+    program: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attach_type: bpf_attach_type,
+) -> io::Result<()> {
     bpf(bpf_cmd::BPF_PROG_ATTACH, |attr| {
-        attr.__bindgen_anon_5.__bindgen_anon_1.target_fd = raw(map);
+        attr.__bindgen_anon_5.__bindgen_anon_1.target_fd = raw(target);
         attr.__bindgen_anon_5.attach_bpf_fd = raw(program);
         attr.__bindgen_anon_5.attach_type = attach_type as u32;
     })
     .map(drop)
 }
 
-/// Ids of the programs attached to a cgroup itself, in the order in which they run (Linux 4.15).
+/// The programs attached to a cgroup itself.
+#[derive(Clone, Debug, Default)]
+pub struct AttachedPrograms {
+    /// Their ids, in the order in which they run.
+    pub ids: Vec<u32>,
+    /// Whether they run for a cgroup below only if that has none of its own, and may forbid it to have any: attached
+    /// without BPF_F_ALLOW_MULTI, which links always have.
+    pub is_exclusive: bool,
+}
+
+/// The programs attached to a cgroup itself (Linux 4.15).
 pub fn attached_programs(
     cgroup: BorrowedFd<'_>,
     attach_type: bpf_attach_type,
-) -> io::Result<Vec<u32>> {
+) -> io::Result<AttachedPrograms> {
     // The kernel's BPF_CGROUP_MAX_PROGS.
     let mut ids = [0_u32; 64];
-    let mut count = 0;
+    let (mut count, mut flags) = (0, 0);
     // SAFETY: the kernel wrote the number of programs where it had read the room for them.
-    let read = |attr: &bpf_attr| unsafe { attr.query.__bindgen_anon_2.prog_cnt };
+    let read = |attr: &bpf_attr| unsafe {
+        (
+            attr.query.__bindgen_anon_2.prog_cnt,
+            attr.query.attach_flags,
+        )
+    };
     bpf_read(
         bpf_cmd::BPF_PROG_QUERY,
         |attr| {
@@ -114,9 +138,13 @@ pub fn attached_programs(
             attr.query.prog_ids = ids.as_mut_ptr() as u64;
             attr.query.__bindgen_anon_2.prog_cnt = ids.len() as u32;
         },
-        |attr| count = read(attr),
+        |attr| (count, flags) = read(attr),
     )?;
-    Ok(ids[..ids.len().min(count as usize)].to_vec())
+    let ids = ids[..ids.len().min(count as usize)].to_vec();
+    Ok(AttachedPrograms {
+        is_exclusive: !ids.is_empty() && flags & BPF_F_ALLOW_MULTI == 0,
+        ids,
+    })
 }
 
 /// The name of a program; empty for one that was loaded without a name.
