@@ -43,10 +43,10 @@ pub const MPTCP_PARENT: Facility = Facility {
 };
 
 /// Calls of the node to pods in ambient mode.
-pub const INGRESS_LINKS: Facility = Facility {
-    name: "tcx links (6.6)",
+pub const NODE_CALLS: Facility = Facility {
+    name: "tcx links, and bpf_sk_assign for listeners with SO_REUSEPORT (6.6)",
     since: Some((6, 6)),
-    is_there: probe::ingress_links,
+    is_there: || probe::ingress_links() && probe::shared_listeners(),
 };
 
 /// Acceleration.

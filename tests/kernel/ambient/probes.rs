@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, os::fd::AsFd as _, path::PathBuf, time::Duratio
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     product::sys,
-    protocol::{APP, Dial, ROOT},
+    protocol::{APP, Dial, Listen, ROOT},
     wait::eventually,
 };
 
@@ -33,7 +33,7 @@ fn captured(ambient: &Ambient, family: usize) -> Result<u64> {
     Ok(all.filter_map(|row| row["connections"].as_u64()).sum())
 }
 
-kernel_test!(probes_of_the_node_reach_the_app, needs INGRESS_LINKS);
+kernel_test!(probes_of_the_node_reach_the_app, needs NODE_CALLS);
 fn probes_of_the_node_reach_the_app() -> Result<()> {
     let ambient = on_node()?;
     for family in [0, 1] {
@@ -59,7 +59,24 @@ fn probes_of_the_node_reach_the_app() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(probes_need_no_ztunnel, needs INGRESS_LINKS);
+kernel_test!(probes_reach_an_app_with_a_listener_for_each_worker, needs NODE_CALLS);
+fn probes_reach_an_app_with_a_listener_for_each_worker() -> Result<()> {
+    let ambient = on_node()?;
+    ambient.app.listen_group(Listen {
+        address: at("::", 81),
+        owner: APP,
+        sockets: 2,
+        v6_only: false,
+        transparent: false,
+        mptcp: false,
+    })?;
+    for own in POD {
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 81)), 81)?;
+    }
+    Ok(())
+}
+
+kernel_test!(probes_need_no_ztunnel, needs NODE_CALLS);
 fn probes_need_no_ztunnel() -> Result<()> {
     let ambient = Ambient::build(true)?;
     ambient.enroll(&[])?;
@@ -75,7 +92,7 @@ fn probes_need_no_ztunnel() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(probes_pass_the_program_for_forwarded_packets, needs INGRESS_LINKS);
+kernel_test!(probes_pass_the_program_for_forwarded_packets, needs NODE_CALLS);
 /// Network plugins may add a second interface after the pod was enrolled. Then packets for other addresses follow the
 /// rules as well.
 fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
@@ -100,7 +117,7 @@ fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(who_forges_the_node_s_address_is_captured, needs INGRESS_LINKS);
+kernel_test!(who_forges_the_node_s_address_is_captured, needs NODE_CALLS);
 /// Also from a port where the node listens, or to which it has just connected from elsewhere.
 fn who_forges_the_node_s_address_is_captured() -> Result<()> {
     let ambient = on_node()?;
@@ -127,7 +144,7 @@ fn pins(ambient: &Ambient) -> Result<BTreeMap<u32, PathBuf>> {
     ambient.agent.places.ingress_pins("node-calls-")
 }
 
-kernel_test!(the_program_for_probes_is_attached_again, needs INGRESS_LINKS);
+kernel_test!(the_program_for_probes_is_attached_again, needs NODE_CALLS);
 fn the_program_for_probes_is_attached_again() -> Result<()> {
     let ambient = on_node()?;
     for pin in pins(&ambient)?.into_values() {
@@ -142,7 +159,7 @@ fn the_program_for_probes_is_attached_again() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(a_released_pod_keeps_nothing_for_probes, needs INGRESS_LINKS);
+kernel_test!(a_released_pod_keeps_nothing_for_probes, needs NODE_CALLS);
 fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
     let ambient = on_node()?;
     ensure!(pins(&ambient)?.len() == 1, "not attached");
@@ -151,7 +168,7 @@ fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing, needs INGRESS_LINKS);
+kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing, needs NODE_CALLS);
 fn an_agent_that_is_killed_and_replaced_changes_nothing() -> Result<()> {
     let mut ambient = on_node()?;
     let held = ambient.app.hold(by_app(at(VIP[0], 80)))?;

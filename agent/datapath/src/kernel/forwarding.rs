@@ -192,9 +192,9 @@ impl Datapath {
     /// Gives a pod the program for connections of the node, whose network the pod's calls by this number.
     ///
     /// # Errors
-    /// If this kernel does not take it, or cannot attach it by links.
+    /// If this kernel does not take it, cannot attach it by links, or refuses apps whose listeners share a port.
     pub fn load_node_calls(&mut self, pod: &mut PodForwarding, netns_id: u32) -> Result<()> {
-        if !pod.has_links {
+        if !pod.has_links || !probe::shared_listeners() {
             bail!("that takes Linux 6.6");
         }
         let global = ("NODE_NETNS_ID", netns_id);

@@ -17,6 +17,7 @@ pub use self::{
     capabilities::capabilities,
     programs::{
         ingress_ifindex, ingress_links, ingress_programs, mptcp_parent, read_kernel, set_retval,
+        shared_listeners,
     },
     report::{Check, DoctorReport},
 };

@@ -7,7 +7,7 @@ use std::{
 
 use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
 
-use crate::kernel::{forwarding, sys};
+use crate::kernel::{forwarding, kernel_layout, sys};
 
 const MOV64_IMM: u8 = 0xb7;
 const CALL: u8 = 0x85;
@@ -78,6 +78,14 @@ pub fn ingress_links() -> bool {
         sys::link_create_ingress(program.as_fd(), NO_INTERFACE, sys::Order::Last)
     });
     attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+}
+
+/// Whether a program can give an arriving packet to a listener with `SO_REUSEPORT` (Linux 6.6). That takes a packet that
+/// arrives, so the function is looked for that came with it: RHEL 9.6 has the links without it.
+#[must_use]
+pub fn shared_listeners() -> bool {
+    !is_disabled("shared_listeners")
+        && kernel_layout::has_function("inet_lookup_reuseport").unwrap_or(false)
 }
 
 fn ingress_program(attach_type: bpf_attach_type) -> io::Result<OwnedFd> {
