@@ -58,9 +58,9 @@ const APPLETS: [&str; 13] = [
     "sysctl", "true",
 ];
 
-/// What the tests' Python programs import.
-const PYTHON: &str = "import ctypes, fcntl, hashlib, http.server, os, random, resource, select, socket, struct, sys\n\
-    import tempfile, termios, threading, time\n\
+/// What the tests' Python programs import; `socket` imports `encodings.idna` when it looks up a name.
+const PYTHON: &str = "import ctypes, encodings.idna, fcntl, hashlib, http.server, os, random, resource, select\n\
+    import socket, struct, sys, tempfile, termios, threading, time\n\
     for module in list(sys.modules.values()):\n    \
     if getattr(module, '__file__', None): print(module.__file__)";
 
