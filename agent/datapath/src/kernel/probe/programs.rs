@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
+    sync::OnceLock,
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
@@ -84,8 +85,12 @@ pub fn ingress_links() -> bool {
 /// arrives, so the function is looked for that came with it: RHEL 9.6 has the links without it.
 #[must_use]
 pub fn shared_listeners() -> bool {
-    !is_disabled("shared_listeners")
-        && kernel_layout::has_function("inet_lookup_reuseport").unwrap_or(false)
+    // The kernel's BTF has megabytes, and every pod in ambient mode asks, again with each change of its network.
+    static IS_THERE: OnceLock<bool> = OnceLock::new();
+    *IS_THERE.get_or_init(|| {
+        !is_disabled("shared_listeners")
+            && kernel_layout::has_function("inet_lookup_reuseport").unwrap_or(false)
+    })
 }
 
 fn ingress_program(attach_type: bpf_attach_type) -> io::Result<OwnedFd> {
