@@ -184,17 +184,18 @@ fn no_agent_may_be_asked() -> Result<()> {
     let cluster = two(Agent::Refused(StatusCode::FORBIDDEN))?;
     cluster.agent("node-1", Agent::Refused(StatusCode::FORBIDDEN))?;
     let expected = "exec refused (403 Forbidden): it takes the right to create pods/exec in namespace sidetrack-system";
+    let both = format!("{expected}; as a reader: the agent's pod has no port `metrics`");
     for words in [
         ["status"].as_slice(),
         &["pods", "-A"],
         &["doctor"],
         &["top", "--once", "-A"],
     ] {
-        is_a_sentence(&cluster.run(words)?, expected)?;
+        is_a_sentence(&cluster.run(words)?, &both)?;
     }
     is_a_sentence(
         &cluster.run(&["rules", "shop/web-0"])?,
-        &format!("node node-1: {expected}"),
+        &format!("node node-1: {both}"),
     )?;
     let trace = cluster.run(&["trace", "-A", "--duration", "20s", "-o", "json"])?;
     is_a_sentence(&trace, expected)

@@ -183,7 +183,7 @@ pub async fn finished(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Resul
     }
     asked.map_err(|error| match error.downcast::<Denied>() {
         Ok(Denied(denied)) => {
-            let both = format!("as a reader: {why:#}; with exec: {denied}");
+            let both = format!("{denied}; as a reader: {why:#}");
             // A user who might be answered next time is not one who may not ask.
             match why.is::<NoReader>() {
                 true => Denied(both).into(),

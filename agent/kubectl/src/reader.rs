@@ -85,9 +85,8 @@ impl Tokens {
     /// # Errors
     /// Why it is to be run in the agent's container.
     pub async fn ask(&self, timeout: Duration, agent: &Agent, words: &[&str]) -> Result<Finished> {
-        let port = agent
-            .port
-            .context("the agent's pod has no port `metrics`")?;
+        let no_port = || NoReader("the agent's pod has no port `metrics`".to_owned());
+        let port = agent.port.ok_or_else(no_port)?;
         if let Some((when, why)) = self.known.lock().failed.get(&agent.node)
             && when.elapsed() < FAILED_TTL
         {
