@@ -268,6 +268,11 @@ impl ApiServer {
         self.store.readers().namespaces = namespaces.collect();
     }
 
+    /// Each review of a token takes this long from now on.
+    pub fn set_review_time(&self, time: Duration) {
+        self.store.readers().review_time = time;
+    }
+
     /// How many tokens were reviewed so far.
     #[must_use]
     pub fn reviews(&self) -> usize {

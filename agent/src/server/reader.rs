@@ -163,9 +163,11 @@ impl Reader {
         let _waits = Waits::new(&self.waiting, client).ok_or_else(busy)?;
         let mut next = self.next_review.lock().await;
         tokio::time::sleep_until((*next).into()).await;
+        // Before the question: a client that goes away ends this here.
+        *next = Instant::now() + REVIEW_INTERVAL;
         let reviewed = timeout(REVIEW_TIMEOUT, self.review(token)).await;
-        if !matches!(reviewed, Ok(Ok(Some(_)))) {
-            *next = Instant::now() + REVIEW_INTERVAL;
+        if matches!(reviewed, Ok(Ok(Some(_)))) {
+            *next = Instant::now();
         }
         reviewed.unwrap_or_else(|_| {
             let late = "the API server has not said whether the token is good";

@@ -242,5 +242,18 @@ fn what_is_no_readers_token_gets_nothing() -> Result<()> {
         "{reviews} reviews in {:?}",
         start.elapsed()
     );
+    // Nor does one that goes away before its answer.
+    node.cluster.api.set_review_time(Duration::from_millis(300));
+    let (before, start) = (node.cluster.api.reviews(), Instant::now());
+    for _ in 0..15 {
+        Command::new("curl")
+            .args(["-s", "-m", "0.05", "-H"])
+            .arg(format!("{}: a.b.c", reader::TOKEN))
+            .arg(format!("http://{}{}?words=[]", node.address, reader::PATH))
+            .output()?;
+    }
+    let reviews = (node.cluster.api.reviews() - before) as u128;
+    let most = 2 + start.elapsed().as_millis() / 200;
+    ensure!((1..=most).contains(&reviews), "{reviews}, at most {most}");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What readers of agents need: tokens of service accounts, their review, and the proxy to pods.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use axum::{
@@ -27,6 +27,8 @@ pub(super) struct Readers {
     pub(super) namespaces: BTreeSet<String>,
     /// Tokens that were reviewed.
     pub(super) reviews: usize,
+    /// How long each takes.
+    pub(super) review_time: Duration,
 }
 
 /// An audience that this server accepts without saying so, as one that does not look at audiences.
@@ -61,6 +63,8 @@ pub(super) async fn review(
 ) -> Response {
     store.asked("create", "authentication.k8s.io", "tokenreviews");
     store.readers().reviews += 1;
+    let time = store.readers().review_time;
+    tokio::time::sleep(time).await;
     let token = review["spec"]["token"].as_str().unwrap_or_default();
     let parts: Vec<&str> = token.split('.').collect();
     let wanted = review["spec"]["audiences"][0].as_str().unwrap_or_default();
