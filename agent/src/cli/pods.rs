@@ -59,10 +59,7 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
         of_agent(&client, &agent, places).await
     };
     match answer.await {
-        Ok(mut pods) => {
-            pods.retain(|pod| places.shows(&pod.namespace));
-            Ok(pods)
-        }
+        Ok(pods) => Ok(pods),
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
             let pods = pinned(places)
@@ -75,6 +72,13 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
     }
 }
 
+/// The pods that the agent has a list of, as far as they may be shown.
+pub(super) async fn listed(client: &Client, places: &Places) -> Result<Vec<PodStatus>> {
+    let mut pods: Vec<PodStatus> = client.get("/v1/pods").await?;
+    pods.retain(|pod| places.shows(&pod.namespace));
+    Ok(pods)
+}
+
 /// The pods that the agent has. One that is not ready may have no list of pods yet: then those of an earlier agent are
 /// in the pinned maps, and stay intercepted.
 pub(super) async fn of_agent(
@@ -82,7 +86,7 @@ pub(super) async fn of_agent(
     agent: &AgentStatus,
     places: &Places,
 ) -> Result<Vec<PodStatus>> {
-    let mut pods: Vec<PodStatus> = client.get("/v1/pods").await?;
+    let mut pods = listed(client, places).await?;
     if !agent.ready
         && let Ok(pinned) = pinned(places)
     {
@@ -104,7 +108,7 @@ pub(super) fn named(pods: Vec<PodStatus>, name: &PodName) -> Result<PodStatus> {
     pod.context("the pod that was just found")
 }
 
-/// The enrolled pods according to the pinned maps.
+/// The enrolled pods according to the pinned maps, as far as they may be shown.
 pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
     let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
     let mut pods: Vec<PodStatus> = maps

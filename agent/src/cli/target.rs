@@ -96,12 +96,8 @@ impl Target {
     /// Of an enrolled pod, by the agent or without one.
     pub(super) async fn of_agent(places: &Places, pod: &PodName) -> Result<Self> {
         let client = Client::new(&places.socket);
-        let answer: Result<Vec<PodStatus>> = client.get("/v1/pods").await;
-        let pods = match answer {
-            Ok(mut pods) => {
-                pods.retain(|pod| places.shows(&pod.namespace));
-                pods
-            }
+        let pods = match pods::listed(&client, places).await {
+            Ok(pods) => pods,
             Err(no_answer) => {
                 return Self::of_kernel(places, pod, "no agent answers").with_context(|| {
                     format!("{no_answer:#}; with --manifest FILE no agent is needed; the pinned maps cannot be read")
