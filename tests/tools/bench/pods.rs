@@ -109,8 +109,9 @@ pub const IPTABLES_TPROXY: &str = "iptables, TPROXY";
 /// A pod in mode TPROXY.
 pub const SIDETRACK_TPROXY: &str = "sidetrack, TPROXY";
 
-/// The first port of a client with many destinations.
-const FIRST_PORT: u16 = 1_024;
+/// The first port of a client with many destinations: beyond those of the mesh, of which a pod without istio-init excludes
+/// 15020 from outbound capture.
+const FIRST_PORT: u16 = 15_100;
 /// The first address of such a client without interception. All are local in its pod, as those that sidetrack redirects to.
 const FIRST_TARGET: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(127, 64, 0, 1)),

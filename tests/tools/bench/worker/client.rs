@@ -85,7 +85,9 @@ fn connects_to_each(
     for _ in 0..times {
         let next = NEXT.load(Ordering::Relaxed) % count;
         NEXT.store(next + 1, Ordering::Relaxed);
-        all.push(dialed(destination(next))?.1);
+        let to = destination(next);
+        let dialed = dialed(to).map_err(|err| io::Error::other(format!("{to}: {err}")))?;
+        all.push(dialed.1);
     }
     Ok(Answer::of(all))
 }
