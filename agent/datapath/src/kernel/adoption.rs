@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Result;
-use aya::Ebpf;
+use aya::{Btf, Ebpf};
 use bytemuck::Zeroable as _;
 use sidetrack_common::{
     conn::{Adopted, ListenerKey, Purpose, WantedKey, WantedListener},
@@ -50,9 +50,9 @@ pub struct FoundSocket {
 
 impl Adoption {
     /// Loads the program.
-    pub fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
+    pub fn load((ebpf, types): (&mut Ebpf, &Btf), pins: &Pins) -> Result<Self> {
         Ok(Self {
-            program: load_iterator(ebpf, "st_adopt", "task_file")?,
+            program: load_iterator((ebpf, types), "st_adopt", "task_file")?,
             wanted: own_map(ebpf, names::WANTED_LISTENER)?,
             listeners: from_pin(pins, names::LISTENERS)?,
             sidecar_bits: from_pin(pins, names::SIDECAR_BY_POD)?,

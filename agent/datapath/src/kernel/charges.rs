@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Result;
-use aya::Ebpf;
+use aya::{Btf, Ebpf};
 use parking_lot::Mutex;
 use sidetrack_common::{
     conn::Charge,
@@ -38,9 +38,9 @@ impl Charges {
     ///
     /// # Errors
     /// If the kernel does not take it.
-    pub(super) fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
+    pub(super) fn load((ebpf, types): (&mut Ebpf, &Btf), pins: &Pins) -> Result<Self> {
         Ok(Self {
-            program: load_iterator(ebpf, "st_charges", "bpf_sk_storage_map")?,
+            program: load_iterator((ebpf, types), "st_charges", "bpf_sk_storage_map")?,
             records: sys::open_pin(&pins.map(names::RECORD_BY_SOCK))?,
             counts: from_pin(pins, names::RECORDS_BY_POD)?,
             last: Mutex::default(),

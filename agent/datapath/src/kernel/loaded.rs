@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use aya::Ebpf;
+use aya::{Btf, Ebpf};
 use bytemuck::Zeroable as _;
 use sidetrack_common::conn::WantedListener;
 
@@ -58,11 +58,12 @@ impl Loaded {
         let hooks = hooks.collect::<Result<_>>()?;
         let inbound_program = load_program(&mut ebpf, INBOUND_PROGRAM)?;
         let inbound = InboundTemplate::new(pins, &ebpf, level)?;
-        let adoption = Adoption::load(&mut ebpf, pins)?.into();
-        let tasks = Tasks::load(&mut ebpf)?.into();
-        let charges = Charges::load(&mut ebpf, pins)?;
+        let types = Btf::from_sys_fs().context("read the kernel's BTF")?;
+        let adoption = Adoption::load((&mut ebpf, &types), pins)?.into();
+        let tasks = Tasks::load((&mut ebpf, &types))?.into();
+        let charges = Charges::load((&mut ebpf, &types), pins)?;
         // No connection depends on it.
-        let queues = Queues::load(&mut ebpf, pins)
+        let queues = Queues::load((&mut ebpf, &types), pins)
             .inspect_err(|error| tracing::warn!("sidecars that hang are not seen: {error:#}"))
             .ok()
             .map(Arc::new);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Result;
-use aya::Ebpf;
+use aya::{Btf, Ebpf};
 use sidetrack_common::{
     conn::{ListenerKey, ListenerQueue},
     names,
@@ -28,9 +28,9 @@ impl Queues {
     ///
     /// # Errors
     /// If the kernel does not take it.
-    pub fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
+    pub fn load((ebpf, types): (&mut Ebpf, &Btf), pins: &Pins) -> Result<Self> {
         Ok(Self {
-            program: load_iterator(ebpf, "st_queues", "sockmap")?,
+            program: load_iterator((ebpf, types), "st_queues", "sockmap")?,
             listeners: from_pin(pins, names::LISTENERS)?,
         })
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Result;
-use aya::Ebpf;
+use aya::{Btf, Ebpf};
 use parking_lot::{Mutex, MutexGuard};
 use sidetrack_common::{
     names,
@@ -65,9 +65,9 @@ impl Tasks {
     ///
     /// # Errors
     /// If the kernel does not take it.
-    pub fn load(ebpf: &mut Ebpf) -> Result<Self> {
+    pub fn load((ebpf, types): (&mut Ebpf, &Btf)) -> Result<Self> {
         Ok(Self {
-            program: load_iterator(ebpf, "st_tasks", "task")?,
+            program: load_iterator((ebpf, types), "st_tasks", "task")?,
             watched: own_map(ebpf, names::WATCHED_NETNS)?,
             pass: own_map(ebpf, names::TASK_PASS)?,
             running: Mutex::default(),
