@@ -92,6 +92,18 @@ impl Addr {
         Self { octets }
     }
 
+    /// The IPv6 address if all bits of `is_v6` are set, the IPv4 address if none is. Words in network byte order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn either(is_v6: u32, v4: u32, v6: [u32; 4]) -> Self {
+        Self::from_v6_be([
+            v6[0] & is_v6,
+            v6[1] & is_v6,
+            v6[2] & is_v6 | MAPPED_WORD & !is_v6,
+            v6[3] & is_v6 | v4 & !is_v6,
+        ])
+    }
+
     /// The same address; `zero` is 0. The kernel's verifier does not know that, and takes the address for any.
     #[inline(always)]
     #[must_use]
@@ -161,7 +173,10 @@ impl Addr {
     #[must_use]
     pub const fn is_unspecified(self) -> bool {
         let words = self.to_v6_be();
-        words[0] | words[1] | words[3] == 0 && (words[2] == 0 || words[2] == MAPPED_WORD)
+        // 0 if the third word is 0 or that of a v4-mapped address. Two comparisons would be two branches.
+        let third = u32::from_be(words[2]);
+        let third = third & !0xffff | (third & 0xffff) + 1 & 0xfffe;
+        words[0] | words[1] | words[3] | third == 0
     }
 
     /// 127.0.0.0/8 or `::1`.

@@ -67,24 +67,20 @@ pub fn opaque<T>(mut pointer: *mut T) -> *mut T {
     pointer
 }
 
-/// Reads an address that the context has in two fields, by family. LLVM would turn a choice between reads into one
-/// read at a variable offset, so the reads are kept apart.
+/// Reads an address that the context has in two fields, by family. Both are read, as the kernel allows for each family:
+/// with a branch the verifier would walk all that follows once for each family of each address.
 macro_rules! addr_field {
     ($ptr:expr, $v4:ident, $v6:ident) => {{
-        if field!($ptr, family) == $crate::ctx::AF_INET {
-            let v4 = field!($ptr, $v4);
-            $crate::ctx::keep_apart();
-            sidetrack_common::addr::Addr::from_v4_be(v4)
-        } else {
-            let v6 = [
-                field!($ptr, $v6[0]),
-                field!($ptr, $v6[1]),
-                field!($ptr, $v6[2]),
-                field!($ptr, $v6[3]),
-            ];
-            $crate::ctx::keep_apart();
-            sidetrack_common::addr::Addr::from_v6_be(v6)
-        }
+        // AF_INET is 2, AF_INET6 is 10: the fourth bit, everywhere.
+        let is_v6 = ((field!($ptr, family) << 28).cast_signed() >> 31).cast_unsigned();
+        let v4 = field!($ptr, $v4);
+        let v6 = [
+            field!($ptr, $v6[0]),
+            field!($ptr, $v6[1]),
+            field!($ptr, $v6[2]),
+            field!($ptr, $v6[3]),
+        ];
+        sidetrack_common::addr::Addr::either(is_v6, v4, v6)
     }};
 }
 
