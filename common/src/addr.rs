@@ -172,11 +172,19 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn is_unspecified(self) -> bool {
+        self.is_unspecified_to(0)
+    }
+
+    /// The same; `zero` is 0. The kernel's verifier does not know that: it walks what follows once, not once for an
+    /// address that it takes for unspecified from then on and once for another.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_unspecified_to(self, zero: u32) -> bool {
         let words = self.to_v6_be();
         // 0 if the third word is 0 or that of a v4-mapped address. Two comparisons would be two branches.
         let third = u32::from_be(words[2]);
         let third = third & !0xffff | (third & 0xffff) + 1 & 0xfffe;
-        words[0] | words[1] | words[3] | third == 0
+        words[0] | words[1] | words[3] | third | zero == 0
     }
 
     /// 127.0.0.0/8 or `::1`.

@@ -84,6 +84,15 @@ pub struct Outbound {
     pub captured_family: bool,
 }
 
+impl Outbound {
+    /// Whether the application bound an address; `zero` as for [`Addr::is_unspecified_to`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_bound(&self, zero: u32) -> bool {
+        !self.source.is_unspecified_to(zero)
+    }
+}
+
 /// A SYN received for a pod: a new inbound connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbound {

@@ -66,7 +66,7 @@ pub fn udp(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Decision 
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }
-    let dialed = effective_destination(conn);
+    let dialed = effective_destination(conn, policy.zero());
     let route = tables.route(dialed);
     if route.is_unknown() && !policy.is_loopback(dialed) {
         return Decision::refuse(Rule::TooManyAddresses);
@@ -88,8 +88,8 @@ fn by_rules(
     block: DnsBlock,
     route: &Route,
 ) -> Decision {
-    let dialed = effective_destination(conn);
-    let bound = !conn.source.is_unspecified();
+    let dialed = effective_destination(conn, policy.zero());
+    let bound = conn.is_bound(policy.zero());
     let source = if bound { conn.source } else { route.source };
     let server = server(dialed, tables);
     let capture = || {

@@ -20,7 +20,7 @@ pub(super) fn marked(
     tables: &impl Tables,
 ) -> Option<Decision> {
     let index = position(policy, conn, tables)?;
-    let is_foreign = !conn.source.is_unspecified() && !tables.route(conn.source).is_local();
+    let is_foreign = conn.is_bound(policy.zero()) && !tables.route(conn.source).is_local();
     let stays = policy.is_transparent()
         && conn.captured_family
         && !conn.routing_header

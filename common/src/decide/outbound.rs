@@ -19,12 +19,12 @@ const ENETUNREACH: i32 = 101;
 /// 127.0.0.1 (`ip_route_output_key_hash_rcu`), and `::` for `::1` always (`tcp_v6_connect`).
 #[inline(always)]
 #[must_use]
-pub const fn effective_destination(conn: &Outbound) -> Addr {
-    if !conn.destination.is_unspecified() {
+pub const fn effective_destination(conn: &Outbound, zero: u32) -> Addr {
+    if !conn.destination.is_unspecified_to(zero) {
         return conn.destination;
     }
     match conn.destination.family() {
-        Family::V4 if conn.source.is_unspecified() => Addr::LOOPBACK_V4,
+        Family::V4 if !conn.is_bound(zero) => Addr::LOOPBACK_V4,
         Family::V4 => conn.source,
         Family::V6 => Addr::LOOPBACK_V6,
     }
@@ -34,7 +34,7 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 #[inline(always)]
 #[must_use]
 pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Decision {
-    let dialed = effective_destination(conn).any(policy.zero());
+    let dialed = effective_destination(conn, policy.zero()).any(policy.zero());
     if let Some(decision) = marked(policy, conn, dialed, tables) {
         return decision;
     }
@@ -119,7 +119,7 @@ fn by_rules(
     }
     let route = tables.route(dialed);
     let over_lo = route.is_local();
-    let bound = !conn.source.is_unspecified();
+    let bound = conn.is_bound(policy.zero());
     let source = if bound { conn.source } else { route.source };
     let mut outbound_port = policy.outbound_port;
     if dns.is_instead_of_outbound() {

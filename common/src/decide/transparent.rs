@@ -28,11 +28,11 @@ pub(super) fn transparent(
     }
     if conn.mark == policy.transparent_mark {
         // From an address of the pod the answers find their way by themselves.
-        let is_own = conn.source.is_unspecified() || tables.route(conn.source).is_local();
+        let is_own = !conn.is_bound(policy.zero()) || tables.route(conn.source).is_local();
         let by_lo = Decision::listed(Verdict::BindToLoopback, Rule::Transparent, 0);
         return (!is_own).then_some(by_lo);
     }
-    let source = if conn.source.is_unspecified() {
+    let source = if !conn.is_bound(policy.zero()) {
         route.source
     } else {
         conn.source

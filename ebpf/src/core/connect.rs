@@ -196,7 +196,7 @@ fn redirect<const V6: bool>(
         && !maps::sidecar_has(netns, has_plain_only);
     if has_targets
         && pod.has_own_targets(dialed.family())
-        && let Some(target) = dedicated_target(netns, port, conn, dialed, source)
+        && let Some(target) = dedicated_target((netns, policy.zero()), port, conn, dialed, source)
     {
         ctx.set_address(target.addr, target.port);
         return Ok(());
@@ -251,7 +251,7 @@ fn record_direct<const V6: bool>(
     // An earlier connection of the socket may have one.
     if !needs_none || maps::record(ctx.socket()).is_some() {
         let record = SockRecord {
-            addr: decide::effective_destination(conn),
+            addr: decide::effective_destination(conn, policy.zero()),
             // Zeros that LLVM does not know: it would call a function to clear it, as in a key.
             source: Addr::UNSPECIFIED.any(policy.zero()),
             port: conn.port,
@@ -282,7 +282,7 @@ fn keep_record<const V6: bool>(
 /// The target that names the destination, if there is one for it. Neither end then needs a record.
 #[inline(always)]
 fn dedicated_target(
-    netns: u64,
+    (netns, zero): (u64, u32),
     port: u16,
     conn: &Outbound,
     dialed: Addr,
@@ -292,7 +292,7 @@ fn dedicated_target(
     if conn.source.is_loopback() {
         return None;
     }
-    let bound = !conn.source.is_unspecified();
+    let bound = conn.is_bound(zero);
     let seed = maps::target_seed();
     for attempt in 0..DEDICATED_ATTEMPTS {
         let target = Target::dedicated((dialed, conn.port), port, attempt, seed);

@@ -34,12 +34,12 @@ impl PodTables {
     pub fn of_socket(netns: u64, pod: Enrolled, conn: &Outbound, zero: u32) -> Self {
         let mut view = zero;
         if pod.flags & POD_ROUTE_RULES != 0 {
-            let destination = decide::effective_destination(conn);
+            let destination = decide::effective_destination(conn, zero);
             let mut socket = RoutedSocket::of(conn);
             view = maps::route_view(netns, destination.family(), &socket);
             // IPv4 sockets that are not bound are routed once more, with the source that the first route has
             // (`ip_route_connect`).
-            if conn.source.is_unspecified()
+            if !conn.is_bound(zero)
                 && matches!(destination.family(), Family::V4)
                 && let Some(route) = maps::route(&RouteKey::host((netns, view), destination))
             {

@@ -162,7 +162,7 @@ fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) ->
                 routing_header: false,
                 captured_family,
             };
-            let family = decide::effective_destination(&conn).family();
+            let family = decide::effective_destination(&conn, 0).family();
             let is_target = target.policy.rules_ignore_capture_range()
                 && is_shared(destination)
                 && to.port() == policy.outbound_port;
