@@ -115,6 +115,14 @@ impl Addr {
         }
     }
 
+    /// The same, of which the verifier does not know the family either.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_any_family(self, zero: u32) -> Self {
+        let [a, b, c, d] = self.to_v6_be();
+        Self::from_v6_be([a ^ zero, b ^ zero, c ^ zero, d ^ zero])
+    }
+
     /// The sixteen octets, network byte order.
     #[inline(always)]
     #[must_use]
@@ -183,7 +191,7 @@ impl Addr {
         let words = self.to_v6_be();
         // 0 if the third word is 0 or that of a v4-mapped address. Two comparisons would be two branches.
         let third = u32::from_be(words[2]);
-        let third = third & !0xffff | (third & 0xffff) + 1 & 0xfffe;
+        let third = third & !0xffff | ((third & 0xffff) + 1) & 0xfffe;
         words[0] | words[1] | words[3] | third | zero == 0
     }
 

@@ -5,6 +5,7 @@
 //! therefore volatile and of the field's exact width, and is kept from being merged with another.
 //! Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and host-order integers.
 
+pub mod decision;
 mod interface;
 mod ip_options;
 pub mod number;

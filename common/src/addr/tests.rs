@@ -184,3 +184,22 @@ fn an_address_without_known_value_is_the_same() {
         assert_eq!(addr.any(0), addr);
     }
 }
+
+#[test]
+fn only_two_third_words_are_unspecified() {
+    let with = |third: u32, last: u32| Addr::from_v6_be([0, 0, third.to_be(), last]);
+    for third in 0..=0x1_ffff_u32 {
+        let is_one = third == 0 || third == 0xffff;
+        assert_eq!(with(third, 0).is_unspecified(), is_one, "{third:x}");
+        assert!(!with(third, 1).is_unspecified(), "{third:x}");
+        let high = third << 15;
+        assert_eq!(with(high, 0).is_unspecified(), high == 0, "{high:x}");
+    }
+}
+
+#[test]
+fn either_field_by_family() {
+    let v6 = [1, 2, 3, 4];
+    assert_eq!(Addr::either(u32::MAX, 9, v6), Addr::from_v6_be(v6));
+    assert_eq!(Addr::either(0, 9, v6), Addr::from_v4_be(9));
+}

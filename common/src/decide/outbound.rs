@@ -121,6 +121,7 @@ fn by_rules(
     let over_lo = route.is_local();
     let bound = conn.is_bound(policy.zero());
     let source = if bound { conn.source } else { route.source };
+    let source = source.of_any_family(policy.zero());
     let mut outbound_port = policy.outbound_port;
     if dns.is_instead_of_outbound() {
         outbound_port = dns.port();

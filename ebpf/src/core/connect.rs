@@ -20,7 +20,7 @@ use crate::{
     maps::{self, Enrolled, Report},
     tables::PodTables,
 };
-use sidetrack_ebpf::ctx::{sock_addr::SockAddr, sockopt::detects_who_connected};
+use sidetrack_ebpf::ctx::{decision, sock_addr::SockAddr, sockopt::detects_who_connected};
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -139,7 +139,7 @@ fn try_connect<const V6: bool>(
         captured_family: pod.captures(destination.family()),
     };
     let tables = PodTables::of_socket(netns, pod, &conn, policy.zero());
-    let decision = decide::outbound(policy, &conn, &tables);
+    let decision = decision::any(decide::outbound(policy, &conn, &tables), policy);
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
         Verdict::Untouched if !conn.captured_family => {}

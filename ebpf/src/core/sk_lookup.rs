@@ -31,7 +31,10 @@ use crate::{
     tables::PodTables,
 };
 use sidetrack_ebpf::{
-    ctx::sk_lookup::{SkLookup, Tuple},
+    ctx::{
+        decision,
+        sk_lookup::{SkLookup, Tuple},
+    },
     probe,
 };
 
@@ -274,7 +277,8 @@ impl InboundPacket<'_> {
             captured_family: self.pod.captures(destination.family()),
         };
         let tables = PodTables::of_packet(self.netns, self.pod);
-        Ok(decide::inbound(policy, &syn, &tables))
+        let decision = decide::inbound(policy, &syn, &tables);
+        Ok(decision::any(decision, policy))
     }
 
     /// Whether nothing says what was dialed: connection tracking, or another program, has changed the tuple since.

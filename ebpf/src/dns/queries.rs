@@ -21,7 +21,7 @@ use sidetrack_common::{
     rule::Rule,
     target::{DEDICATED_ATTEMPTS, Target, is_dedicated},
 };
-use sidetrack_ebpf::ctx::sock_addr::SockAddr;
+use sidetrack_ebpf::ctx::{decision, sock_addr::SockAddr};
 
 use crate::{
     ALLOW, DENY,
@@ -260,7 +260,7 @@ fn try_decide<const V6: bool>(
         captured_family: pod.captures(destination.family()),
     };
     let tables = PodTables::of_socket(netns, pod, &conn, policy.zero());
-    let decision = decide::udp(policy, &conn, &tables);
+    let decision = decision::any(decide::udp(policy, &conn, &tables), policy);
     let mut outcome = Outcome {
         rule: decision.rule,
         index: decision.index,

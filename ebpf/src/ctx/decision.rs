@@ -1,0 +1,17 @@
+//! Decisions as the kernel's verifier is to see them.
+
+use sidetrack_common::{decide::Decision, policy::Row, rule::Rule};
+
+/// The same decision, of which the verifier knows neither rule nor position. It walks what comes after a decision once
+/// then, not once for each rule.
+#[inline(always)]
+pub fn any(decision: Decision, policy: impl Row) -> Decision {
+    let zero = policy.zero();
+    let number = decision.rule as u32 ^ zero;
+    Decision {
+        // SAFETY: `zero` is 0, so this is the number of the decision's own rule.
+        rule: unsafe { core::mem::transmute::<u32, Rule>(number) },
+        index: decision.index ^ zero,
+        ..decision
+    }
+}
