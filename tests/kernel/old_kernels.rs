@@ -99,7 +99,7 @@ kernel_test!(verifiers_have_room);
 /// what others allow. DNS capture has programs of its own.
 fn verifiers_have_room() -> Result<()> {
     /// Of BPF_COMPLEXITY_LIMIT_INSNS, 1,000,000. The DNS programs for sendmsg take about 100,000 each, connect and the
-    /// inbound program 60,000; a branch that the verifier knows too much about doubles that.
+    /// inbound program 60,000; a value that is known on each path doubles that.
     const MAX_INSTRUCTIONS: u32 = 150_000;
     let mut lab = Lab::new()?;
     let _agent = Agent::start(lab.places())?;

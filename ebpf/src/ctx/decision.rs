@@ -2,7 +2,7 @@
 
 use sidetrack_common::{decide::Decision, policy::Row, rule::Rule};
 
-/// The same decision, of which the verifier knows neither rule nor position. It walks what comes after a decision once
+/// The same decision, whose rule and position are any to the verifier. It walks what comes after a decision once
 /// then, not once for each rule.
 #[inline(always)]
 pub fn any(decision: Decision, policy: impl Row) -> Decision {
