@@ -92,10 +92,14 @@ impl Addr {
         Self { octets }
     }
 
-    /// The IPv6 address if all bits of `is_v6` are set, the IPv4 address if none is. Words in network byte order.
+    /// The address of a socket or packet of a family, `AF_INET` (2) or `AF_INET6` (10), from the two fields that a context
+    /// has for it, in network byte order. There is no branch: the verifier would walk all that follows once for each family
+    /// of each address.
     #[inline(always)]
     #[must_use]
-    pub const fn either(is_v6: u32, v4: u32, v6: [u32; 4]) -> Self {
+    pub const fn of_family(family: u32, v4: u32, v6: [u32; 4]) -> Self {
+        // The families differ in the fourth bit: all bits of it, or none.
+        let is_v6 = ((family << 28).cast_signed() >> 31).cast_unsigned();
         Self::from_v6_be([
             v6[0] & is_v6,
             v6[1] & is_v6,
@@ -115,7 +119,7 @@ impl Addr {
         }
     }
 
-    /// The same, of which the verifier does not know the family either.
+    /// The same, of which the verifier does not know the family either; `zero` is 0.
     #[inline(always)]
     #[must_use]
     pub const fn of_any_family(self, zero: u32) -> Self {
@@ -183,8 +187,8 @@ impl Addr {
         self.is_unspecified_to(0)
     }
 
-    /// The same; `zero` is 0. The kernel's verifier does not know that: it walks what follows once, not once for an
-    /// address that it takes for unspecified from then on and once for another.
+    /// The same; `zero` is 0. The kernel's verifier does not know that, and learns nothing of the address from the answer:
+    /// the two ways that follow are one to it where they meet again.
     #[inline(always)]
     #[must_use]
     pub const fn is_unspecified_to(self, zero: u32) -> bool {

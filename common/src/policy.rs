@@ -106,6 +106,15 @@ impl List {
     }
 }
 
+const _: () = {
+    let mut index = 0;
+    while index < List::ALL.len() {
+        // `Policy::zero` has this bit.
+        assert!(List::ALL[index].bit() >> 31 == 0);
+        index += 1;
+    }
+};
+
 /// Which inbound ports are captured (`-b`). Values of [`Policy::inbound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -189,11 +198,10 @@ impl Policy {
         self.lists & list.bit() != 0
     }
 
-    /// 0. The kernel's verifier does not know that: a path with this value and one with a value from a map are one to it.
+    /// 0: no list has the highest bit. The kernel's verifier does not know that: a path with this value and one with a value from a map are one to it.
     #[inline(always)]
     #[must_use]
     pub const fn zero(&self) -> u32 {
-        // No list has the highest bit.
         (self.lists.cast_signed() >> 31).cast_unsigned()
     }
 

@@ -68,12 +68,10 @@ pub fn opaque<T>(mut pointer: *mut T) -> *mut T {
     pointer
 }
 
-/// Reads an address that the context has in two fields, by family. Both are read, as the kernel allows for each family:
-/// with a branch the verifier would walk all that follows once for each family of each address.
+/// Reads an address of IPv4 or IPv6, which the context has in a field for each. The kernel allows to read both, whatever the
+/// family is.
 macro_rules! addr_field {
     ($ptr:expr, $v4:ident, $v6:ident) => {{
-        // AF_INET is 2, AF_INET6 is 10: the fourth bit, everywhere.
-        let is_v6 = ((field!($ptr, family) << 28).cast_signed() >> 31).cast_unsigned();
         let v4 = field!($ptr, $v4);
         let v6 = [
             field!($ptr, $v6[0]),
@@ -81,7 +79,7 @@ macro_rules! addr_field {
             field!($ptr, $v6[2]),
             field!($ptr, $v6[3]),
         ];
-        sidetrack_common::addr::Addr::either(is_v6, v4, v6)
+        sidetrack_common::addr::Addr::of_family(field!($ptr, family), v4, v6)
     }};
 }
 

@@ -182,6 +182,7 @@ fn an_address_without_known_value_is_the_same() {
     let full = IpAddr::from(Ipv6Addr::from([0xf7; 16]));
     for addr in ips().into_iter().chain([full]).map(Addr::from) {
         assert_eq!(addr.any(0), addr);
+        assert_eq!(addr.of_any_family(0), addr);
     }
 }
 
@@ -200,6 +201,6 @@ fn only_two_third_words_are_unspecified() {
 #[test]
 fn either_field_by_family() {
     let v6 = [1, 2, 3, 4];
-    assert_eq!(Addr::either(u32::MAX, 9, v6), Addr::from_v6_be(v6));
-    assert_eq!(Addr::either(0, 9, v6), Addr::from_v4_be(9));
+    assert_eq!(Addr::of_family(10, 9, v6), Addr::from_v6_be(v6));
+    assert_eq!(Addr::of_family(2, 9, v6), Addr::from_v4_be(9));
 }

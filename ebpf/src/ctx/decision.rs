@@ -9,7 +9,8 @@ pub fn any(decision: Decision, policy: impl Row) -> Decision {
     let zero = policy.zero();
     let number = decision.rule as u32 ^ zero;
     Decision {
-        // SAFETY: `zero` is 0, so this is the number of the decision's own rule.
+        // SAFETY: `zero` is 0, because no list has the highest bit (checked when sidetrack-common is compiled), so this is
+        // the number of the decision's own rule. In the kernel it is a number that maps are asked for, whatever it is.
         rule: unsafe { core::mem::transmute::<u32, Rule>(number) },
         index: decision.index ^ zero,
         ..decision

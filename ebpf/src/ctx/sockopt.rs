@@ -73,10 +73,12 @@ impl SockOpt<'_> {
         self.sk().cast()
     }
 
-    /// Whether this is a TCP socket.
+    /// Whether this is a TCP socket. The protocols of other families have numbers of their own: NETLINK_XFRM has that of
+    /// TCP.
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
-        field!(self.sk(), protocol) == IPPROTO_TCP
+        let sk = self.sk();
+        field!(sk, protocol) == IPPROTO_TCP && matches!(field!(sk, family), AF_INET | AF_INET6)
     }
 
     /// Cookie of the socket's network namespace.

@@ -111,7 +111,8 @@ impl Loader {
         level: Option<LogLevel>,
     ) -> Result<Ebpf> {
         let mut loader = EbpfLoader::new();
-        // Rust programs have no CO-RE relocations; the offsets stand in for them.
+        // Rust programs have no CO-RE relocations; the offsets stand in for them. aya reads the kernel's types all the same
+        // when it makes a loader.
         loader.btf(None);
         for (global, offset) in &self.offsets {
             loader.override_global(global, offset, true);
@@ -160,8 +161,8 @@ pub(super) fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {
     Ok(program.fd()?.as_fd().try_clone_to_owned()?)
 }
 
-/// Loads a program of an object that walks over what the kernel calls so. The kernel's types are the caller's: reading
-/// them takes 0.14 s and megabytes.
+/// Loads a program of an object that walks over what the kernel calls so. The kernel's types are the caller's, once for
+/// all programs: they are megabytes.
 pub(super) fn load_iterator(
     (ebpf, types): (&mut Ebpf, &Btf),
     name: &str,
