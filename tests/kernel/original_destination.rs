@@ -209,6 +209,30 @@ fn sidecars_with_the_shortest_queue_are_not_mistaken_for_clients() -> Result<()>
     Ok(())
 }
 
+/// SO_ORIGINAL_DST of both families, on a netlink socket whose protocol has the number of TCP (NETLINK_XFRM), and whose state
+/// once it is connected is that of an established connection.
+const NETLINK: &str = "
+import socket
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 6)
+s.connect((0, 0))
+for level in (socket.SOL_IP, socket.IPPROTO_IPV6):
+    try:
+        print(s.getsockopt(level, 80, 28).hex())
+    except OSError as error:
+        print(error.errno)
+";
+
+kernel_test!(sockets_of_other_families_are_the_kernels);
+fn sockets_of_other_families_are_the_kernels() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let answer = start(&fixture.pod, NETLINK)?.wait_with_output()?;
+    let answer = String::from_utf8(answer.stdout)?;
+    let none = libc::ENOPROTOOPT;
+    ensure!(answer == format!("{none}\n{none}\n"), "{answer}");
+    Ok(())
+}
+
 fn start(pod: &PodNet, script: &str) -> Result<std::process::Child> {
     let python = Path::new("/usr/bin/python3");
     let mut command = pod.command(PROXY.uid, python, &["-c", script]);
