@@ -112,10 +112,9 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn any(self, zero: u32) -> Self {
-        let [a, b, c, d] = self.to_v6_be();
         match self.family() {
-            Family::V4 => Self::from_v4_be(d ^ zero),
-            Family::V6 => Self::from_v6_be([a ^ zero, b ^ zero, c ^ zero, d ^ zero]),
+            Family::V4 => Self::from_v4_be(self.to_v4_be() ^ zero),
+            Family::V6 => self.of_any_family(zero),
         }
     }
 
