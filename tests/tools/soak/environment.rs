@@ -199,7 +199,8 @@ impl Environment {
             lab.pod(&name(number), octet)?
         };
         // Linux drops what waits in the queue of a listener that closes, unless this setting moves
-        // it to another listener of the group. With it, whatever is lost here is lost by us.
+        // it to another listener of the group. With it, whatever is lost here is lost by us, but
+        // for what `reset_by_a_byte` of the dialing process describes.
         set_sysctl(&net.netns, "net/ipv4/tcp_migrate_req", "1")?;
         for (kind, ranges, _, _) in NOWHERE {
             for range in ranges {

@@ -1,7 +1,7 @@
 //! Connections, one after the other, to targets in random order. Each is reported.
 
 use std::{
-    io::{self, BufWriter, Write as _},
+    io::{self, BufWriter, Read as _, Write as _},
     net::SocketAddr,
     sync::{
         Arc,
@@ -154,8 +154,25 @@ fn talk(mut socket: Socket) -> io::Result<Outcome> {
     // A reset may come at any time; then there is no peer to name.
     let local = canonical(name(socket.local_addr()?)?);
     let peer = canonical(name(socket.peer_addr()?)?);
-    let hops = Hop::read_all(&mut socket)?;
+    let hops = Hop::read_all(&mut socket).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => reset_by_a_byte(&mut socket).unwrap_or(error),
+        _ => error,
+    })?;
     Ok(Outcome::Answered { local, peer, hops })
+}
+
+/// What a byte is answered on a connection that was silent for so long, if that is an error.
+///
+/// Where both listeners of a group close during a handshake, Linux may forget the server's end
+/// without a reset: the client's is established, and learns of it only by sending. Measured without
+/// interception on 6.18: 10 of 1.6 million connections, 1 of 2.5 million with `tcp_migrate_req`.
+fn reset_by_a_byte(socket: &mut Socket) -> Option<io::Error> {
+    let answer = socket
+        .write_all(b"?")
+        .and_then(|()| socket.read(&mut [0; 1]));
+    answer
+        .err()
+        .filter(|it| it.kind() != io::ErrorKind::WouldBlock)
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
