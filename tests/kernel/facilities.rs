@@ -1,6 +1,8 @@
 //! What sidetrack does without on some kernels, and some tests cannot. Such a test names it beside its function:
 //! `kernel_test!(function, needs INGRESS_INTERFACE)`.
 
+use std::process::Command;
+
 use sidetrack_datapath::kernel::{acceleration, probe};
 
 /// What a kernel may lack.
@@ -55,6 +57,30 @@ pub const QUEUE_ACCOUNTING: Facility = Facility {
     since: Some((6, 14)),
     is_there: || acceleration::is_possible().is_ok(),
 };
+
+/// Pods of the macvlan plugin.
+pub const MACVLAN: Facility = Facility {
+    name: "macvlan",
+    since: None,
+    is_there: || has_interfaces_of("macvlan"),
+};
+
+/// Pods of the ipvlan plugin.
+pub const IPVLAN: Facility = Facility {
+    name: "ipvlan",
+    since: None,
+    is_there: || has_interfaces_of("ipvlan"),
+};
+
+/// Whether interfaces of this type can be made. Their parent is the pair of a namespace that goes with the process.
+fn has_interfaces_of(kind: &str) -> bool {
+    let script = format!(
+        "ip link add one type veth peer name two && ip link add link one name three type {kind}"
+    );
+    let mut made = Command::new("unshare");
+    made.args(["--net", "sh", "-c", &script]);
+    made.output().is_ok_and(|made| made.status.success())
+}
 
 /// The errno of a connect that sidetrack refuses: the expected one, or EPERM where programs cannot choose it (before 5.18).
 pub fn refusal(errno: i32) -> i32 {

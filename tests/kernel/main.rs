@@ -32,6 +32,7 @@ mod localnet;
 mod mesh;
 mod meshes;
 mod mptcp_sidecar;
+mod network_plugins;
 mod old_kernels;
 mod original_destination;
 mod outbound;

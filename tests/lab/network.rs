@@ -19,7 +19,7 @@ use nix::mount::{MntFlags, umount2};
 use tempfile::TempDir;
 
 pub use self::{
-    bridge::{GATEWAY_MAC, set_sysctl},
+    bridge::{GATEWAY_MAC, Wire, set_sysctl},
     manifest::{Manifest, manifest},
 };
 use crate::{
@@ -263,12 +263,17 @@ impl Lab {
         self.connect(name, netns, &v4, &v6)
     }
 
+    /// Adds a pod that is connected in another way.
+    pub fn pod_by(&mut self, wire: Wire, name: &str, number: u8) -> Result<PodNet> {
+        let netns = self.namespace(name)?;
+        let (v4, v6) = (format!("10.77.0.{number}"), format!("fd77::{number}"));
+        let outside = self.outside().netns;
+        bridge::connect_by(wire, (name, &netns), &outside, [&v4, &v6])?;
+        self.as_pod(netns, &v4, &v6)
+    }
+
     fn connect(&mut self, name: &str, netns: String, v4: &str, v6: &str) -> Result<PodNet> {
         let outside = format!("st{}-out", self.id);
-        // Beside the numbers that tests choose themselves.
-        const FIRST: usize = 1 << 16;
-        let uid = self.uid(FIRST + self.namespaces.len());
-        let cgroup = self.kubelet_cgroup(&uid)?;
         let addresses = [format!("{v4}/16"), format!("{v6}/64")];
         bridge::connect(
             (name, &netns),
@@ -276,6 +281,14 @@ impl Lab {
             &addresses.each_ref().map(String::as_str),
             &[GATEWAY, "fd77::fe"],
         )?;
+        self.as_pod(netns, v4, v6)
+    }
+
+    fn as_pod(&self, netns: String, v4: &str, v6: &str) -> Result<PodNet> {
+        // Beside the numbers that tests choose themselves.
+        const FIRST: usize = 1 << 16;
+        let uid = self.uid(FIRST + self.namespaces.len());
+        let cgroup = self.kubelet_cgroup(&uid)?;
         Ok(PodNet {
             netns,
             uid,

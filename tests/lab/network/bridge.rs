@@ -48,6 +48,65 @@ pub fn connect(
     set_sysctl(netns, "net/ipv4/ip_unprivileged_port_start", "0")
 }
 
+/// How network plugins connect a pod, other than by a veth pair on a bridge.
+#[derive(Clone, Copy, Debug)]
+pub enum Wire {
+    /// A veth pair alone, as ptp, Calico and clouds' plugins make it: the pod has addresses without a network, and the
+    /// other end is its gateway by an address that is on no network either.
+    PointToPoint,
+    /// An interface of this type on one of the node's (`macvlan`, `ipvlan`), in the mode that connects them as a bridge
+    /// does.
+    Child(&'static str, &'static str),
+}
+
+/// Connects a pod's namespace with the one of a bridge in another way. `name` is unique there.
+pub fn connect_by(
+    wire: Wire,
+    (name, netns): (&str, &str),
+    bridge: &str,
+    [v4, v6]: [&str; 2],
+) -> Result<()> {
+    match wire {
+        Wire::PointToPoint => {
+            run(&format!(
+                "ip link add eth0 netns {netns} type veth peer name {name} netns {bridge}"
+            ))?;
+            add_addresses(bridge, name, &["169.254.1.1/32", "fe80::77/64"])?;
+            run(&format!("ip -n {bridge} link set {name} up"))?;
+            run(&format!("ip -n {netns} link set eth0 up"))?;
+            add_addresses(netns, "eth0", &[v4, v6])?;
+            for (netns, route) in [
+                (bridge, format!("{v4}/32 dev {name}")),
+                (bridge, format!("{v6}/128 dev {name} metric 1")),
+                (netns, "169.254.1.1 dev eth0 scope link".to_owned()),
+                (netns, "default via 169.254.1.1 dev eth0".to_owned()),
+                (netns, "default via fe80::77 dev eth0".to_owned()),
+            ] {
+                run(&format!("ip -n {netns} route add {route}"))?;
+            }
+        }
+        Wire::Child(kind, mode) => {
+            let parent = format!("{name}-up");
+            run(&format!(
+                "ip -n {bridge} link add {name} type veth peer name {parent}"
+            ))?;
+            run(&format!("ip -n {bridge} link set {name} master br0 up"))?;
+            run(&format!("ip -n {bridge} link set {parent} up"))?;
+            run(&format!(
+                "ip -n {bridge} link add link {parent} name eth0 netns {netns} type {kind} mode {mode}"
+            ))?;
+            add_addresses(netns, "eth0", &[&format!("{v4}/16"), &format!("{v6}/64")])?;
+            run(&format!("ip -n {netns} link set eth0 up"))?;
+            for gateway in ["10.77.0.254", "fd77::fe"] {
+                run(&format!(
+                    "ip -n {netns} route add default via {gateway} dev eth0"
+                ))?;
+            }
+        }
+    }
+    set_sysctl(netns, "net/ipv4/ip_unprivileged_port_start", "0")
+}
+
 fn add_addresses(netns: &str, interface: &str, addresses: &[&str]) -> Result<()> {
     for address in addresses {
         // No other interface has it: it is usable at once.
