@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use aya::Ebpf;
+use parking_lot::Mutex;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 
@@ -51,6 +52,9 @@ pub struct PodForwarding {
     pub has_links: bool,
     program: Option<Arc<OwnedFd>>,
     links: BTreeMap<u32, Link>,
+    /// Interfaces where a link was found detached, and no repair has reported it yet: a re-read of the pod's network may
+    /// come before the look for repairs.
+    detached: Mutex<BTreeSet<u32>>,
     /// What people should know of it.
     pub note: Option<String>,
 }
@@ -176,6 +180,7 @@ impl Datapath {
             has_links: self.forwarding.has_links,
             program: None,
             links: BTreeMap::new(),
+            detached: Mutex::default(),
             note: None,
         }
     }
@@ -234,8 +239,14 @@ impl PodForwarding {
     }
 
     fn detach_others(&mut self, wanted: &BTreeSet<u32>) -> Result<()> {
-        self.links
-            .retain(|ifindex, link| wanted.contains(ifindex) && is_on(link.fd.as_fd(), *ifindex));
+        self.links.retain(|ifindex, _| wanted.contains(ifindex));
+        let detached = self.detached.get_mut();
+        detached.retain(|ifindex| wanted.contains(ifindex));
+        detached.extend(
+            self.links
+                .extract_if(.., |ifindex, link| !is_on(link.fd.as_fd(), *ifindex))
+                .map(|(ifindex, _)| ifindex),
+        );
         for ifindex in pinned(&self.dir, self.prefix())?.difference(wanted) {
             let pin = self.pin(*ifindex);
             fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
@@ -292,10 +303,12 @@ impl PodForwarding {
     /// The links that are not as they were made. Those that are attached nowhere are to be attached again, or their
     /// interface is gone.
     pub fn losses(&self) -> impl Iterator<Item = (u32, LinkLoss)> {
-        self.links.iter().filter_map(|(ifindex, link)| {
+        let detached = self.detached.lock().clone().into_iter();
+        let losses = self.links.iter().filter_map(|(ifindex, link)| {
             let is_attached = is_on(link.fd.as_fd(), *ifindex);
             Some((*ifindex, link.loss(is_attached, &self.pin(*ifindex))?))
-        })
+        });
+        losses.chain(detached.map(|ifindex| (ifindex, LinkLoss::Detached)))
     }
 
     /// Puts a link right. Answers whether the interface has it, which may be gone.
@@ -308,7 +321,11 @@ impl PodForwarding {
         };
         let program = self.program.as_ref().context("the program is not loaded")?;
         link.restore(loss, program.as_fd(), &self.pin(ifindex))?;
-        Ok(is_on(link.fd.as_fd(), ifindex))
+        let is_attached = is_on(link.fd.as_fd(), ifindex);
+        if is_attached {
+            self.detached.lock().remove(&ifindex);
+        }
+        Ok(is_attached)
     }
 
     fn pin(&self, ifindex: u32) -> PathBuf {
