@@ -1,21 +1,22 @@
 //! What an agent leaves when it is killed in the middle of something: its successor must neither be
 //! misled by it nor leave it there.
 
-use std::fs;
+use std::{fs, os::fd::AsFd as _};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
-    agent::Agent,
+    agent::{Agent, WAIT_TIMEOUT},
     network::manifest,
     node::VIP,
-    product::Maps,
-    protocol::{APP, Dial},
+    product::{Maps, Pins, sys},
+    protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 use sidetrack_common::policy::{List, PortKey};
 
-use crate::fixture::{PodFixture, at, nothing_remains};
+use crate::fixture::{POD, PodFixture, at, nothing_remains};
 
 fn maps(fixture: &PodFixture) -> Result<Maps> {
     fixture.lab.places().maps()
@@ -124,4 +125,26 @@ fn a_wrong_count_of_handshakes() -> Result<()> {
         ensure!(accepted_by(&fixture, at(VIP, 80))? == 15001);
     }
     Ok(())
+}
+
+kernel_test!(an_inbound_link_detached_meanwhile);
+/// No listing says what is wanted of the pod: what it has stays, and is made whole again.
+fn an_inbound_link_detached_meanwhile() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    meanwhile(&mut fixture, |fixture, maps| {
+        let pins = Pins::new(&fixture.lab.places().bpffs)?;
+        for cookie in maps.pods.keys()? {
+            let link = sys::open_pin(&pins.pod_link(cookie))?;
+            sys::link_detach(link.as_fd())?;
+        }
+        fixture.lab.write_manifest("app", "kind: [")
+    })?;
+    ensure!(accepted_by(&fixture, at(VIP, 80))? == 15001, "outbound");
+    eventually(WAIT_TIMEOUT, || {
+        let inbound = fixture.outside.connect(&ROOT, at(POD[0], 80))?;
+        ensure!(inbound.accepted_by == 15006, "{inbound:?}");
+        Ok(())
+    })
 }

@@ -307,7 +307,7 @@ pub trait Node: Sized {
 
     /// All rows of earlier agents.
     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<Self::Rows>>, NodeError>;
-    /// Gives a pod of an earlier agent this build's program; `false` when its namespace is gone.
+    /// Gives a pod of an earlier agent this build's program; `false` when its link is attached nowhere.
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError>;
     /// The listeners in the kernel's map.
     fn listeners(&self) -> KnownListeners;

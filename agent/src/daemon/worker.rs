@@ -66,7 +66,7 @@ pub(super) async fn work(
         .then(|| follow_cgroups(parts.datapath.cgroup()))
         .flatten();
     let reconciler = Reconciler::new(parts.datapath, parts.mesh, changed_sender).await?;
-    let earlier = reconciler.core.known_cookies().len();
+    let earlier = reconciler.core.pods_of_earlier_agents().len();
     if earlier > 0 {
         let text = format!("{earlier} pods of an earlier agent stay intercepted");
         parts.status.history().add(Kind::TookOver, None, &text);

@@ -29,8 +29,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Replaces the program of a pod that was enrolled by an earlier agent. `false` when its
-    /// network namespace is gone.
+    /// Replaces the program of a pod that was enrolled by an earlier agent. `false` when its link is attached nowhere: its
+    /// network namespace is gone, or somebody has detached it (`bpf_netns_link_update_prog` answers both alike).
     pub fn refresh_pod(&mut self, cookie: NetnsCookie) -> Result<bool> {
         self.refresh_callbacks(cookie)?;
         self.refresh_acceleration(cookie);

@@ -122,21 +122,22 @@ impl<N: Node> HeldNamespaces<N> {
 }
 
 impl<N: Node> Core<N> {
-    /// Gives every pod of an earlier agent this build's program, and removes those whose namespace is
-    /// gone.
+    /// Gives every pod of an earlier agent this build's program. A pod whose link is attached nowhere keeps its rows: either
+    /// its namespace is gone or somebody has detached the link, which the look for repairs decides by the pod's
+    /// processes.
     pub(super) async fn refresh_programs(&mut self) {
         let earlier = self.held.earlier();
         let earlier: Vec<_> = earlier.map(|it| (it.cookie, it.pod.is_some())).collect();
         for (cookie, is_pod) in earlier {
             match self.node.refresh_program(cookie) {
                 Ok(true) => {}
-                Ok(false) => self.forget_earlier(cookie).await,
-                Err(_) if !is_pod => self.forget_earlier(cookie).await,
+                Ok(false) | Err(_) if !is_pod => self.forget_earlier(cookie).await,
+                Ok(false) => {}
                 // The program that is attached stays.
                 Err(problem) => warn!(%cookie, "keep the pod's earlier program: {problem}"),
             }
         }
-        let pods = self.held.earlier().count();
+        let pods = self.held.earlier().filter(|it| it.pod.is_some()).count();
         if pods > 0 {
             info!(pods, "took over from an earlier agent");
         }
