@@ -219,7 +219,14 @@ pub fn inode_of(path: &Path) -> Result<u64, NetnsError> {
 /// Whether a path leads to a namespace, as far as that can be learned without waiting.
 #[must_use]
 pub fn may_lead_to(path: &Path, inode: u64) -> bool {
-    !is_of_kernel(path) || inode_at(path) == Some(inode)
+    if is_of_kernel(path) {
+        return inode_at(path) == Some(inode);
+    }
+    // Whether a descriptor is open can be asked without asking the file's own file system.
+    let is_descriptor = path.parent().is_some_and(|dir| {
+        dir.starts_with("/proc") && dir.components().count() == 4 && dir.ends_with("fd")
+    });
+    !is_descriptor || std::fs::symlink_metadata(path).is_ok()
 }
 
 /// Opens the namespace at a path. One that may be on any file system is opened by the helper.
@@ -262,7 +269,7 @@ fn is_of_kernel(path: &Path) -> bool {
     if let [None, Some("proc"), Some(_), Some(kind), Some(name), None] = parts
         && path.components().count() == 5
     {
-        return kind == "ns" && name == "net" || kind == "fd";
+        return kind == "ns" && name == "net";
     }
     let on_node = path
         .strip_prefix("/proc/1/root")

@@ -7,7 +7,6 @@ fn only_the_kernels_own_paths_are_looked_at_here() {
     for path in [
         "/proc/1/ns/net",
         "/proc/self/ns/net",
-        "/proc/77/fd/9",
         "/run/netns/app",
         "/var/run/netns/cni-1",
         "/proc/1/root/var/run/netns/cni-1",
@@ -17,6 +16,7 @@ fn only_the_kernels_own_paths_are_looked_at_here() {
     for path in [
         "/proc",
         "/proc/1/root",
+        "/proc/77/fd/9",
         "/proc/1/root/tmp/ns/net",
         "/proc/1/cwd/net",
         "/proc/../ns/net",
