@@ -122,8 +122,12 @@ impl<N: Node> Core<N> {
         let found = found.as_ref().ok().filter(|_| moved);
         let checked = found.map(|found| self.node.check(found));
         let is_unknown = matches!(checked, Some(Err(NodeError::Unknown(_))));
+        let is_same = enrolled.as_ref().is_some_and(|it| it.same_reference);
+        let is_by_processes = is_same && matches!(goal.netns, NetnsRef::PodUid(_));
         let location = match checked {
             Some(Ok(inode)) => Location::At(inode),
+            // The process that was found has ended since.
+            Some(Err(NodeError::NotYet(_))) if is_by_processes => Location::NoProcess,
             Some(Err(problem)) => Location::Unusable(problem.to_string()),
             None => Location::NoProcess,
         };
