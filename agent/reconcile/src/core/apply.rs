@@ -187,13 +187,13 @@ impl<N: Node> Core<N> {
 
     /// The servers in a pod's resolv.conf were read. If they are others, another policy is wanted.
     pub async fn set_dns_servers(&mut self, cookie: NetnsCookie, servers: Vec<IpAddr>) {
-        let found = self.enrollments().find(|(_, it)| it.cookie == cookie);
-        let Some(name) = found.map(|(name, _)| name.clone()) else {
+        // Not of a departed pod, whose name may be another one's now.
+        let has = |record: &Record<N>| record.enrollment().is_some_and(|it| it.cookie == cookie);
+        let mut pods = self.pods.iter_mut();
+        let Some((name, record)) = pods.find(|(_, record)| has(record)) else {
             return;
         };
-        let Some(record) = self.pods.get_mut(&name) else {
-            return;
-        };
+        let name = name.clone();
         if record.dns_servers.as_ref() == Some(&servers) {
             return;
         }

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use sidetrack_policy::{
     Policy,
-    manifest::{Document, NamespaceFacts, parse_pods},
+    manifest::{Document, NamespaceFacts, NetnsRef, parse_pods},
     mesh::Mesh,
     select::Enroll,
 };
@@ -166,4 +166,15 @@ fn servers_of_resolv_conf_are_part_of_the_policy_and_followed() {
     assert_eq!(captured(&run), second);
     ready(run.core.set_dns_servers(cookie, second));
     assert!(!run.core.take_changed(), "they are the same");
+
+    // Another pod has its name now, and its processes still run.
+    let mut other = with_dns(&run);
+    Arc::make_mut(&mut other.pod).meta.uid = Some("other".to_owned());
+    other.netns = Ok(NetnsRef::PodUid("other".to_owned()));
+    run.list_one(other);
+    let departed = run.core.enrollments().next();
+    assert!(departed.is_some_and(|(_, it)| it.cookie == cookie));
+    run.core.take_changed();
+    ready(run.core.set_dns_servers(cookie, first));
+    assert!(!run.core.take_changed(), "they are another pod's");
 }
