@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     kernel::{Datapath, maps::Maps},
-    netns::{Netns, inode_of},
+    netns::{Netns, NetnsError, inode_of},
     rows::RowCheck,
 };
 
@@ -59,8 +59,13 @@ fn look_at_earlier(
     let inodes = earlier.iter().map(|(_, inode)| inode.get()).collect();
     let processes = node.processes_in(inodes, None);
     let with_cookie = |path: PathBuf| {
-        let netns = Netns::open(&path).ok();
-        (path, netns.map(|netns| NetnsCookie::new(netns.cookie())))
+        let cookie = match Netns::open(&path) {
+            Ok(netns) => Some(NetnsCookie::new(netns.cookie())),
+            // The agent's own or the node's has the inode now.
+            Err(NetnsError::Host(_)) => Some(NetnsCookie::new(0)),
+            Err(_) => None,
+        };
+        (path, cookie)
     };
     let findings = earlier.into_iter().map(|(cookie, inode)| EarlierFinding {
         cookie,
@@ -124,9 +129,11 @@ fn look_at_all(
         for program in IngressProgram::ALL {
             let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
             let losses = pod.link.ingress(program).losses();
-            findings
-                .links
-                .extend(losses.map(|(ifindex, loss)| (id(ifindex), loss)));
+            findings.links.extend(
+                losses
+                    .into_iter()
+                    .map(|(ifindex, loss)| (id(ifindex), loss)),
+            );
         }
     }
     findings

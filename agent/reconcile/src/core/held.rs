@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::Core;
 use crate::{
-    node::{EarlierRows, Enrollment, Node},
+    node::{EarlierRows, Enrollment, Node, Processes as _},
     state::State,
 };
 
@@ -122,19 +122,30 @@ impl<N: Node> HeldNamespaces<N> {
 }
 
 impl<N: Node> Core<N> {
-    /// Gives every pod of an earlier agent this build's program. A pod whose link is attached nowhere keeps its rows: either
-    /// its namespace is gone or somebody has detached the link, which the look for repairs decides by the pod's
-    /// processes.
+    /// Gives every pod of an earlier agent this build's program. Of a pod whose link is attached nowhere, either the
+    /// namespace is gone or somebody has detached the link: it keeps its rows while processes run there, and the look for
+    /// repairs attaches the program again.
     pub(super) async fn refresh_programs(&mut self) {
         let earlier = self.held.earlier();
-        let earlier: Vec<_> = earlier.map(|it| (it.cookie, it.pod.is_some())).collect();
-        for (cookie, is_pod) in earlier {
+        let earlier: Vec<_> = earlier
+            .map(|it| (it.cookie, it.inode, it.pod.is_some()))
+            .collect();
+        let mut detached = Vec::new();
+        for (cookie, inode, is_pod) in earlier {
             match self.node.refresh_program(cookie) {
                 Ok(true) => {}
-                Ok(false) | Err(_) if !is_pod => self.forget_earlier(cookie).await,
-                Ok(false) => {}
+                Ok(false) if is_pod => detached.push((cookie, inode)),
+                Ok(false) => self.forget_earlier(cookie).await,
+                Err(_) if !is_pod => self.forget_earlier(cookie).await,
                 // The program that is attached stays.
                 Err(problem) => warn!(%cookie, "keep the pod's earlier program: {problem}"),
+            }
+        }
+        if !detached.is_empty() {
+            let processes = self.processes();
+            detached.retain(|(_, inode)| !processes.any_in(*inode));
+            for (cookie, _) in detached {
+                self.forget_earlier(cookie).await;
             }
         }
         let pods = self.held.earlier().filter(|it| it.pod.is_some()).count();
