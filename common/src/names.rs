@@ -27,6 +27,8 @@ pub const ROUTE_CAPACITY: usize = 131_072;
 pub const SELECTORS_BY_POD: &str = "SELECTORS_BY_POD";
 /// Each pod's interfaces that rules name.
 pub const IFACE_BY_POD: &str = "IFACE_BY_POD";
+/// Rows of [`IFACE_BY_POD`].
+pub const IFACE_CAPACITY: usize = 65_536;
 /// Redirected connections in the middle of their handshake.
 pub const HANDSHAKES: &str = "HANDSHAKES";
 /// How many rows [`HANDSHAKES`] has.

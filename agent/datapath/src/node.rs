@@ -130,7 +130,7 @@ impl Node for KernelNode {
     fn earlier_rows(&mut self) -> Result<Vec<EarlierRows<PodRows>>, NodeError> {
         let earlier = earlier_rows(&self.datapath).map_err(failed)?;
         for it in earlier.iter().filter(|it| it.pod.is_some()) {
-            it.rows.note_routes(&mut self.route_quota);
+            it.rows.note_quotas(&mut self.row_quotas);
         }
         Ok(earlier)
     }

@@ -7,12 +7,12 @@ mod earlier;
 mod ifaces;
 pub mod pod_rows;
 pub mod policy_rows;
-mod route_quota;
 mod row_check;
+mod row_quota;
 
 pub use self::{
     earlier::earlier_rows,
     pod_rows::{PodRows, names},
-    route_quota::RouteQuota,
     row_check::RowCheck,
+    row_quota::RowQuotas,
 };

@@ -31,7 +31,7 @@ use crate::{
         resolv_conf::{self, ResolvConf},
         transparent::Transparency,
     },
-    rows::{PodRows, RouteQuota, policy_rows::WrittenPolicies},
+    rows::{PodRows, RowQuotas, policy_rows::WrittenPolicies},
 };
 
 /// Processes of a namespace that are looked at for one with files of its own. The kernel lists those with low numbers
@@ -53,8 +53,8 @@ pub struct KernelNode {
     pub(super) last_passing: NetnsCookie,
     /// The rows of policies.
     pub(super) policies: WrittenPolicies,
-    /// What pods have of the map of routes.
-    pub(super) route_quota: RouteQuota,
+    /// What pods have of the maps with quotas.
+    pub(super) row_quotas: RowQuotas,
     /// Searches for listeners that are open already.
     pub(super) adopter: Adopter,
     /// Makes listeners transparent.
@@ -85,7 +85,7 @@ impl KernelNode {
             lingering: Lingering::default(),
             last_passing: NetnsCookie::new(0),
             policies: WrittenPolicies::default(),
-            route_quota: RouteQuota::default(),
+            row_quotas: RowQuotas::default(),
             adopter,
             transparency,
             sidecars: HashMap::new(),

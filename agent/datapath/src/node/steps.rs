@@ -48,7 +48,7 @@ async fn write(
                 link.add_target_route().await;
             }
             let wanted = (*policy, *phase, with_targets_v6);
-            let into = (maps, &mut node.route_quota);
+            let into = (maps, &mut node.row_quotas);
             let notes = rows.write_namespace(link.snapshot()?, wanted, into)?;
             link.set_network_notes(notes);
             // Not before: the flags of the pod's row go with its policy.
@@ -238,8 +238,8 @@ fn remove(
         Step::RemoveHandshakeCount => {
             rows.remove_own(&maps.handshakes_by_pod, "the pod's count of handshakes")
         }
-        Step::RemoveRoutes => rows.remove_routes(maps, &mut node.route_quota),
-        Step::RemoveIfaces => rows.remove_ifaces(maps),
+        Step::RemoveRoutes => rows.remove_routes(maps, &mut node.row_quotas),
+        Step::RemoveIfaces => rows.remove_ifaces(maps, &mut node.row_quotas),
         Step::RemoveListeners => rows.remove_listeners(maps),
         Step::RemoveCounters => rows.remove_counters(maps, &datapath.removed_counts),
         Step::RestoreNamespace => Ok(()),

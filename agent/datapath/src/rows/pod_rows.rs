@@ -20,7 +20,7 @@ use sidetrack_common::{
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
-use super::{RouteQuota, RowCheck, address_filter, capture_range, ifaces};
+use super::{RowCheck, RowQuotas, address_filter, capture_range, ifaces};
 use crate::{
     kernel::{connection_counts::RemovedCounts, maps::Maps, table::Table},
     netns::routes::{PodRoutes, RouteId, Snapshot},
@@ -178,22 +178,25 @@ impl PodRows {
         &mut self,
         snapshot: &Snapshot,
         (policy, phase, with_targets_v6): (&Policy, Phase, bool),
-        (maps, quota): (&Maps, &mut RouteQuota),
+        (maps, quotas): (&Maps, &mut RowQuotas),
     ) -> Result<Vec<String>> {
         self.proxy_is_outside = policy.dialect.proxy_mark().is_some();
         let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
         let namespace = text(&self.row.namespace);
-        let most = quota.most(self.cookie, &namespace);
+        let most = quotas.routes.most(self.cookie, &namespace);
         let PodRoutes {
             rows,
             selectors,
             note,
         } = snapshot.rows(self.cookie.get(), excluded, return_route, most);
         let written = self.write_routes(&rows, selectors, phase, maps);
-        self.note_routes(quota);
+        self.note_quotas(quotas);
         written?;
-        let (ifaces, omitted) = ifaces::of_policy(snapshot, policy);
-        self.write_ifaces(&ifaces, phase, maps)?;
+        let most = quotas.ifaces.most(self.cookie, &namespace);
+        let (ifaces, omitted) = ifaces::of_policy(snapshot, policy, most);
+        let written = self.write_ifaces(&ifaces, phase, maps);
+        self.note_quotas(quotas);
+        written?;
         self.set(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
         let rules_ignore_it = policy.rules_ignore_capture_range();
         let is_local = capture_range::is_local(&self.routes);
@@ -205,12 +208,21 @@ impl PodRows {
         );
         self.set(POD_ANY_ADDRESS, false);
         self.set(address_filter::of(&self.routes), true);
-        Ok(note.into_iter().chain(ifaces::note(omitted)).collect())
+        Ok(note
+            .into_iter()
+            .chain(ifaces::note(omitted, most))
+            .collect())
     }
 
-    /// Notes what the pod has of the map of routes.
-    pub fn note_routes(&self, quota: &mut RouteQuota) {
-        quota.note(self.cookie, text(&self.row.namespace), self.routes.len());
+    /// Notes what the pod has of the maps with quotas.
+    pub fn note_quotas(&self, quotas: &mut RowQuotas) {
+        let namespace = || text(&self.row.namespace);
+        quotas
+            .routes
+            .note(self.cookie, namespace(), self.routes.len());
+        quotas
+            .ifaces
+            .note(self.cookie, namespace(), self.ifaces.len());
     }
 
     fn write_routes(
@@ -345,10 +357,10 @@ impl PodRows {
     ///
     /// # Errors
     /// If the map cannot be written; what remains is remembered.
-    pub fn remove_routes(&mut self, maps: &Maps, quota: &mut RouteQuota) -> Result<()> {
+    pub fn remove_routes(&mut self, maps: &Maps, quotas: &mut RowQuotas) -> Result<()> {
         self.write_selectors([None; 2], maps)?;
         let removed = self.remove_other_routes(&HashMap::new(), maps);
-        self.note_routes(quota);
+        self.note_quotas(quotas);
         removed
     }
 
@@ -366,8 +378,10 @@ impl PodRows {
     ///
     /// # Errors
     /// If the map cannot be written; what remains is remembered.
-    pub fn remove_ifaces(&mut self, maps: &Maps) -> Result<()> {
-        self.remove_other_ifaces(&HashMap::new(), maps)
+    pub fn remove_ifaces(&mut self, maps: &Maps, quotas: &mut RowQuotas) -> Result<()> {
+        let removed = self.remove_other_ifaces(&HashMap::new(), maps);
+        self.note_quotas(quotas);
+        removed
     }
 
     fn remove_other_ifaces(&mut self, wanted: &HashMap<u32, IfaceRow>, maps: &Maps) -> Result<()> {

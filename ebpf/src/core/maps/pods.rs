@@ -9,7 +9,10 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::Family,
-    names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY, ROUTE_CAPACITY},
+    names::{
+        IFACE_CAPACITY, OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY,
+        ROUTE_CAPACITY,
+    },
     pod::{self, IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
     route_rules::{self, MAX_SELECTORS, RouteSelector, RoutedSocket, SelectorsKey},
@@ -49,7 +52,7 @@ static SELECTORS_BY_POD: HashMap<SelectorsKey, [RouteSelector; MAX_SELECTORS], 8
 
 /// Ingress interfaces of enrolled pods that rules name.
 #[btf_map]
-static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::new();
+static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, IFACE_CAPACITY, ON_DEMAND> = HashMap::new();
 
 /// Pods that bypass their sidecar because it has not listened yet. The agent adds a row once in a pod's
 /// life; the first listener removes it.
