@@ -185,15 +185,21 @@ impl PodLink {
         self.snapshot = None;
     }
 
-    /// Gives lo the sidecar's IPv6 source address, as istio-init does; answers whether it was missing.
+    /// Whether lo lacks the sidecar's IPv6 source address.
+    pub(super) fn lacks_self_v6(&self) -> Result<bool> {
+        Ok(!self.snapshot()?.has_address(SELF_V6.into()))
+    }
+
+    /// Gives lo that address, as istio-init does; answers `false` if another program was faster.
     pub(super) async fn add_self_v6(&mut self) -> Result<bool> {
-        if self.snapshot()?.has_address(SELF_V6.into()) {
-            return Ok(false);
-        }
-        let added = self.inside(|| addresses::add(SELF_V6)).await;
-        added.context("add ::6/128 to the pod's lo")?;
+        let add = || match addresses::add(SELF_V6) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            added => added.map(|()| true),
+        };
+        let added = self.inside(add).await;
+        let added = added.context("add ::6/128 to the pod's lo")?;
         self.read().await?;
-        Ok(true)
+        Ok(added)
     }
 
     /// Makes the dedicated IPv6 targets local in the pod. Without them connections are redirected as well.

@@ -142,9 +142,13 @@ async fn capture_v6(
 ) -> Result<()> {
     let captures = link.snapshot()?.captures_v6(policy);
     rows.set(POD_CAPTURE_V6, rows.was_captured_v6());
-    if captures && policy.dialect.exempts_self() && link.add_self_v6().await? {
+    if captures && policy.dialect.exempts_self() && link.lacks_self_v6()? {
+        // Before, and at once where there is a row: what is added when nothing waits for it any more, or by an agent that is
+        // killed then, has to be removed as well.
         rows.set(POD_ADDED_SELF_V6, true);
-        // At once, where there is a row: an agent that follows a killed one has to know that there is something to remove.
+        rows.write_flags(maps)?;
+        let is_ours = link.add_self_v6().await?;
+        rows.set(POD_ADDED_SELF_V6, is_ours);
         rows.write_flags(maps)?;
     }
     rows.set(POD_CAPTURE_V6, captures || rows.was_captured_v6());
