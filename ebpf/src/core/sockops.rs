@@ -26,14 +26,14 @@ use sidetrack_common::{
     decide::{self, ECONNREFUSED},
     event::EventKind,
     names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
-    pod::{self, POD_BEFORE_SIDECAR},
+    pod,
     policy::{List, NO_ID, OwnerKey},
     rule::Rule,
     target::{Target, is_dedicated},
 };
 
 use crate::{
-    maps::{self, Enrolled, Report},
+    maps::{self, Report},
     tables::PodTables,
 };
 use sidetrack_ebpf::ctx::sock_ops::SockOps;
@@ -374,7 +374,7 @@ fn listening(ops: &SockOps<'_>) {
     let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
     if port == policy.outbound_port {
         mptcp = MPTCP_OUTBOUND;
-        listening_outbound(netns, pod, local);
+        listening_outbound(netns, local);
         if local.is_loopback() {
             place = ON_LOOPBACK;
         }
@@ -402,10 +402,11 @@ fn listening(ops: &SockOps<'_>) {
 
 /// A listener at the outbound capture port.
 #[inline(always)]
-fn listening_outbound(netns: u64, pod: Enrolled, local: Addr) {
+fn listening_outbound(netns: u64, local: Addr) {
     maps::set_sidecar(netns, LOOPBACK_OUTBOUND, local.is_loopback());
-    // Not by one on loopback: the validation container listens there as well.
-    if !local.is_loopback() && pod.flags & POD_BEFORE_SIDECAR != 0 {
+    // Not by one on loopback: the validation container listens there as well. Whatever the policy is now: the leave is an
+    // earlier one's.
+    if !local.is_loopback() {
         maps::end_before_sidecar(netns);
     }
 }
