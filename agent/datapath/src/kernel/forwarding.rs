@@ -302,13 +302,14 @@ impl PodForwarding {
 
     /// The links that are not as they were made. Those that are attached nowhere are to be attached again, or their
     /// interface is gone.
-    pub fn losses(&self) -> impl Iterator<Item = (u32, LinkLoss)> {
-        let detached = self.detached.lock().clone().into_iter();
+    pub fn losses(&self) -> BTreeMap<u32, LinkLoss> {
         let losses = self.links.iter().filter_map(|(ifindex, link)| {
             let is_attached = is_on(link.fd.as_fd(), *ifindex);
             Some((*ifindex, link.loss(is_attached, &self.pin(*ifindex))?))
         });
-        losses.chain(detached.map(|ifindex| (ifindex, LinkLoss::Detached)))
+        let detached = self.detached.lock();
+        let detached = detached.iter().map(|it| (*it, LinkLoss::Detached));
+        losses.chain(detached).collect()
     }
 
     /// Puts a link right. Answers whether the interface has it, which may be gone.

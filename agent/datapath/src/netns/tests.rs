@@ -1,6 +1,9 @@
-use std::{os::unix::fs::symlink, path::Path};
+use std::{
+    os::{fd::AsRawFd as _, unix::fs::symlink},
+    path::Path,
+};
 
-use super::{NetnsError, inode_at, inode_of, is_of_kernel, namespace_at};
+use super::{NetnsError, inode_at, inode_of, is_of_kernel, may_lead_to, namespace_at};
 
 #[test]
 fn only_the_kernels_own_paths_are_looked_at_here() {
@@ -31,6 +34,15 @@ fn only_the_kernels_own_paths_are_looked_at_here() {
     ] {
         assert!(!is_of_kernel(Path::new(path)), "{path}");
     }
+}
+
+#[test]
+fn a_closed_descriptor_leads_nowhere() {
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    let path = |number| format!("/proc/self/fd/{number}");
+    assert!(may_lead_to(path(file.as_raw_fd()).as_ref(), 1));
+    assert!(!may_lead_to(path(99_999).as_ref(), 1));
+    assert!(may_lead_to("/mnt/app".as_ref(), 1), "it is not asked");
 }
 
 /// What may be on any file system is opened by another process, and is the same.
