@@ -153,144 +153,68 @@ struct Family {
     unit: Option<Unit>,
 }
 
-const fn family(kind: MetricType, name: &'static str, help: &'static str) -> Family {
-    Family {
-        name,
-        help,
-        kind,
-        unit: None,
-    }
+/// Constants of the families: name, type, unit if it has one, name on the page, help.
+macro_rules! families {
+    ($($family:ident: $kind:ident $(in $unit:ident)?, $name:literal, $help:literal;)+) => {
+        $(const $family: Family = Family {
+            name: $name,
+            help: $help,
+            kind: MetricType::$kind,
+            unit: families!(@ $($unit)?),
+        };)+
+    };
+    (@) => { None };
+    (@ $unit:ident) => { Some(Unit::$unit) };
 }
 
-const fn measured(kind: MetricType, name: &'static str, help: &'static str, unit: Unit) -> Family {
-    Family {
-        name,
-        help,
-        kind,
-        unit: Some(unit),
-    }
+families! {
+    BUILD: Info, "sidetrack_build",
+        "Version of the agent; the value is always 1";
+    READY: Gauge, "sidetrack_ready",
+        "Whether the first full list of pods is applied";
+    PODS: Gauge, "sidetrack_pods",
+        "Pods of this node by state";
+    MESHES: Gauge, "sidetrack_enrolled_pods",
+        "Enrolled pods by the mesh whose rules they have";
+    WITHOUT_LISTENER: Gauge, "sidetrack_pods_without_listener",
+        "Enrolled pods whose sidecar does not listen, by capture port";
+    HANGING: Gauge, "sidetrack_hanging_sidecars",
+        "Enrolled pods whose sidecar listens and does not accept connections";
+    WAITING: Gauge, "sidetrack_waiting_connections",
+        "Connections that wait for sidecars that hang";
+    PROBLEMS: Gauge, "sidetrack_problems",
+        "Problems that `sidetrack status` lists";
+    CONNECTIONS: Counter, "sidetrack_connections",
+        "Connections of enrolled pods by the rule that decided them";
+    REFUSALS: Counter, "sidetrack_refusals",
+        "Connections of enrolled pods that were refused, by the rule that refused them";
+    MAP_ROWS: Gauge, "sidetrack_map_rows",
+        "Rows in the kernel's maps";
+    MAP_CAPACITY: Gauge, "sidetrack_map_capacity",
+        "Rows that the kernel's maps can have";
+    MAP_MEMORY: Gauge in Bytes, "sidetrack_map_memory",
+        "Memory of the kernel's maps; before Linux 6.4 what they would take if they were full";
+    RESIDENT: Gauge in Bytes, "process_resident_memory",
+        "Resident memory of the agent";
+    CPU: Counter in Seconds, "process_cpu",
+        "Processor time of the agent";
+    REPAIRS: Counter, "sidetrack_repairs",
+        "Repairs of changes that other programs made, by what was changed";
+    HANDSHAKES: Counter, "sidetrack_handshakes",
+        "Redirected connections without a target that names their destination, by the reason";
+    ENROLLMENT: Histogram in Seconds, "sidetrack_enrollment_duration",
+        "Time from when the agent knew that a pod is to be enrolled until it was";
+    CNI_ADD: Histogram in Seconds, "sidetrack_cni_add_duration",
+        "Time that an ADD of the CNI plugin waited for the agent's answer, by answer";
+    POD_LISTENER: Gauge, "sidetrack_pod_listener",
+        "Whether the pod's sidecar listens, by capture port";
+    POD_WAITING: Gauge, "sidetrack_pod_waiting_connections",
+        "Connections that wait for the pod's sidecar, if it hangs";
+    POD_CONNECTIONS: Counter, "sidetrack_pod_connections",
+        "Connections of the pod since it was enrolled, by what became of them";
+    PODS_OMITTED: Gauge, "sidetrack_pods_left_out",
+        "Enrolled pods without series of their own because of --metrics-per-pod";
 }
-
-const fn seconds(name: &'static str, help: &'static str) -> Family {
-    measured(MetricType::Histogram, name, help, Unit::Seconds)
-}
-
-const BUILD: Family = family(
-    MetricType::Info,
-    "sidetrack_build",
-    "Version of the agent; the value is always 1",
-);
-const READY: Family = family(
-    MetricType::Gauge,
-    "sidetrack_ready",
-    "Whether the first full list of pods is applied",
-);
-const PODS: Family = family(
-    MetricType::Gauge,
-    "sidetrack_pods",
-    "Pods of this node by state",
-);
-const MESHES: Family = family(
-    MetricType::Gauge,
-    "sidetrack_enrolled_pods",
-    "Enrolled pods by the mesh whose rules they have",
-);
-const WITHOUT_LISTENER: Family = family(
-    MetricType::Gauge,
-    "sidetrack_pods_without_listener",
-    "Enrolled pods whose sidecar does not listen, by capture port",
-);
-const HANGING: Family = family(
-    MetricType::Gauge,
-    "sidetrack_hanging_sidecars",
-    "Enrolled pods whose sidecar listens and does not accept connections",
-);
-const WAITING: Family = family(
-    MetricType::Gauge,
-    "sidetrack_waiting_connections",
-    "Connections that wait for sidecars that hang",
-);
-const PROBLEMS: Family = family(
-    MetricType::Gauge,
-    "sidetrack_problems",
-    "Problems that `sidetrack status` lists",
-);
-const CONNECTIONS: Family = family(
-    MetricType::Counter,
-    "sidetrack_connections",
-    "Connections of enrolled pods by the rule that decided them",
-);
-const REFUSALS: Family = family(
-    MetricType::Counter,
-    "sidetrack_refusals",
-    "Connections of enrolled pods that were refused, by the rule that refused them",
-);
-const MAP_ROWS: Family = family(
-    MetricType::Gauge,
-    "sidetrack_map_rows",
-    "Rows in the kernel's maps",
-);
-const MAP_CAPACITY: Family = family(
-    MetricType::Gauge,
-    "sidetrack_map_capacity",
-    "Rows that the kernel's maps can have",
-);
-const MAP_MEMORY: Family = measured(
-    MetricType::Gauge,
-    "sidetrack_map_memory",
-    "Memory of the kernel's maps; before Linux 6.4 what they would take if they were full",
-    Unit::Bytes,
-);
-const RESIDENT: Family = measured(
-    MetricType::Gauge,
-    "process_resident_memory",
-    "Resident memory of the agent",
-    Unit::Bytes,
-);
-const CPU: Family = measured(
-    MetricType::Counter,
-    "process_cpu",
-    "Processor time of the agent",
-    Unit::Seconds,
-);
-const REPAIRS: Family = family(
-    MetricType::Counter,
-    "sidetrack_repairs",
-    "Repairs of changes that other programs made, by what was changed",
-);
-const HANDSHAKES: Family = family(
-    MetricType::Counter,
-    "sidetrack_handshakes",
-    "Redirected connections without a target that names their destination, by the reason",
-);
-const ENROLLMENT: Family = seconds(
-    "sidetrack_enrollment_duration",
-    "Time from when the agent knew that a pod is to be enrolled until it was",
-);
-const CNI_ADD: Family = seconds(
-    "sidetrack_cni_add_duration",
-    "Time that an ADD of the CNI plugin waited for the agent's answer, by answer",
-);
-const POD_LISTENER: Family = family(
-    MetricType::Gauge,
-    "sidetrack_pod_listener",
-    "Whether the pod's sidecar listens, by capture port",
-);
-const POD_WAITING: Family = family(
-    MetricType::Gauge,
-    "sidetrack_pod_waiting_connections",
-    "Connections that wait for the pod's sidecar, if it hangs",
-);
-const POD_CONNECTIONS: Family = family(
-    MetricType::Counter,
-    "sidetrack_pod_connections",
-    "Connections of the pod since it was enrolled, by what became of them",
-);
-const PODS_OMITTED: Family = family(
-    MetricType::Gauge,
-    "sidetrack_pods_left_out",
-    "Enrolled pods without series of their own because of --metrics-per-pod",
-);
 
 impl Family {
     fn one(&self, to: &mut DescriptorEncoder<'_>, metric: &impl EncodeMetric) -> fmt::Result {
