@@ -1,11 +1,11 @@
-//! The chart, as `helm package` checks it and as registries keep it, and the plain manifests in one file.
+//! The chart, as `helm package` checks it, and the plain manifests in one file.
 
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::place::{Release, VERSION, copy_tree, sha256};
+use super::place::{Release, VERSION, copy_tree};
 use crate::{
     archive,
     run::{answer, must, root, tools},
@@ -18,7 +18,7 @@ from helm_sdkpy import Configuration, Package
 asyncio.run(Package(Configuration()).run(sys.argv[1], dest_dir=sys.argv[2]))
 ";
 
-/// The chart as an archive and as an artifact for registries. Its values name the image by digest.
+/// The chart as an archive. Its values name the image by digest.
 pub fn package(release: &Release<'_>, digest: &str) -> Result<()> {
     let dir = release.scratch("chart")?;
     let chart = dir.join("sidetrack");
@@ -44,8 +44,7 @@ pub fn package(release: &Release<'_>, digest: &str) -> Result<()> {
             .arg(&content),
     )?;
     let archive = release.files.join(&name);
-    archive::tar_gz(&content, &archive)?;
-    artifact(release, &chart, &archive)
+    archive::tar_gz(&content, &archive)
 }
 
 fn edit(path: &Path, change: impl FnOnce(&str) -> Result<String>) -> Result<()> {
@@ -85,46 +84,6 @@ fn readme(text: &str, image: &str, digest: &str) -> Result<String> {
         text = text.replace(&old, &format!("| `image.{value}` | `{new}` |"));
     }
     Ok(text)
-}
-
-/// An OCI layout with the chart, as `helm push` would leave it in a registry.
-fn artifact(release: &Release<'_>, chart: &Path, archive: &Path) -> Result<()> {
-    let layout = release.scratch("chart-layout")?;
-    let blobs = layout.join("blobs/sha256");
-    fs::create_dir_all(&blobs)?;
-    // A file's descriptor, and the file where it belongs.
-    let add = |path: &Path, media_type: &str| -> Result<Value> {
-        let sum = sha256(path)?;
-        let size = fs::copy(path, blobs.join(&sum))?;
-        Ok(json!({"mediaType": media_type, "digest": format!("sha256:{sum}"), "size": size}))
-    };
-    let scratch = release.work.join("chart-part.json");
-    let text = fs::read_to_string(chart.join("Chart.yaml"))?;
-    let metadata: Value = serde_saphyr::from_str(&text).context("read Chart.yaml")?;
-    fs::write(&scratch, metadata.to_string())?;
-    let config = add(&scratch, "application/vnd.cncf.helm.config.v1+json")?;
-    let layer = add(
-        archive,
-        "application/vnd.cncf.helm.chart.content.v1.tar+gzip",
-    )?;
-    let media_type = "application/vnd.oci.image.manifest.v1+json";
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": media_type, "config": config, "layers": [layer],
-        "annotations": {"org.opencontainers.image.title": "sidetrack", "org.opencontainers.image.version": VERSION},
-    });
-    fs::write(&scratch, manifest.to_string())?;
-    let mut entry = add(&scratch, media_type)?;
-    entry["annotations"] = json!({"org.opencontainers.image.ref.name": VERSION});
-    let index = json!({
-        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry],
-    });
-    fs::write(layout.join("index.json"), index.to_string())?;
-    fs::write(
-        layout.join("oci-layout"),
-        json!({"imageLayoutVersion": "1.0.0"}).to_string(),
-    )?;
-    let name = format!("sidetrack-chart-{VERSION}.oci.tar");
-    archive::tar(&layout, &release.files.join(name))
 }
 
 /// `install.yaml`: what kustomize makes of `deploy/kubernetes` with the image's name and digest.
