@@ -52,6 +52,8 @@ fn contestants(environment: &Environment) -> impl Iterator<Item = &Pod> {
 
 /// Connections of one pod, one after the other, for so many seconds.
 pub fn churn_of(pod: &Pod, seconds: u64) -> Result<Answer> {
+    // The last table may have been one of IPv6.
+    pod.outbound.listen_v6(false)?;
     pod.outbound.send(&format!("sink {}", seconds + 1))?;
     let to = pod.dialed(0);
     let answer = pod.app.ask(&format!("churn {to} {seconds}"))?;
@@ -84,6 +86,7 @@ pub fn hold(environment: &Environment, connections: u32) -> Result<Vec<Held>> {
     let one = |pod: &Pod| -> Result<Held> {
         let apps: Vec<Worker> = more(pod, PROCESSES, false)?;
         let sidecars = more(pod, PROCESSES - 1, true)?;
+        pod.outbound.listen_v6(false)?;
         let listeners = || sidecars.iter().chain([&pod.outbound]);
         let before = available()?;
         for listener in listeners() {
