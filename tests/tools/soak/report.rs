@@ -72,6 +72,10 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
     ] {
         println!("{what:<45}{count:>9}");
     }
+    for (which, start) in ["median", "longest"].into_iter().zip(agents.starts()) {
+        let what = format!("start of an agent until it was ready, {which}");
+        println!("{what:<45}{:>6.2} s", start.as_secs_f64());
+    }
 }
 
 /// Connections by kind and heading, and how many of them are over IPv6.

@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -45,6 +45,8 @@ pub struct Agents {
     pub upgraded: AtomicU64,
     /// Takeovers that were interrupted when some of the links had got one.
     pub partly: AtomicU64,
+    /// How long those were starting that were not killed meanwhile, until they were ready.
+    starts: Mutex<Vec<Duration>>,
     /// Tags of the sockops programs that were attached: equal programs have equal tags.
     tags: Mutex<BTreeSet<String>>,
     /// The process of the agent that remains at the end.
@@ -138,13 +140,16 @@ impl Agents {
         // The build whose programs are attached to all links, and the build that runs.
         let mut attached = 0;
         let mut build = 0;
-        let mut is_first = true;
+        // Not known of the first one.
+        let mut spawned: Option<Instant> = None;
         let continues = || environment.continues() && !environment.calm.load(Ordering::Relaxed);
         while continues() {
-            let patient = is_first || rng.u32(..ONE_OF) == 0;
-            is_first = false;
+            let patient = spawned.is_none() || rng.u32(..ONE_OF) == 0;
             if patient {
                 wait_ready(places, &agent)?;
+                if let Some(spawned) = spawned {
+                    self.starts.lock().push(spawned.elapsed());
+                }
                 environment.pause(between(&mut rng, 0, 3000));
             } else {
                 environment.pause(between(&mut rng, 0, EARLY));
@@ -182,6 +187,7 @@ impl Agents {
             }
             before = after;
             build = rng.usize(..builds.binaries.len());
+            spawned = Some(Instant::now());
             agent = start(places, builds, build)?;
         }
         wait_ready(places, &agent)?;
@@ -201,6 +207,14 @@ impl Agents {
     /// How many different connect4 programs were attached.
     pub fn programs(&self) -> usize {
         self.tags.lock().len()
+    }
+
+    /// The median and the longest of the starts.
+    pub fn starts(&self) -> [Duration; 2] {
+        let mut starts = self.starts.lock().clone();
+        starts.sort();
+        let median = starts.get(starts.len() / 2);
+        [median, starts.last()].map(|it| it.copied().unwrap_or_default())
     }
 
     /// All that were ended.
