@@ -108,6 +108,7 @@ mod tests {
     fn a_namespace_has_its_quota_and_each_pod_its_guarantee() {
         for (mut quota, _) in quotas() {
             let (most, guarantee) = (quota.most, quota.guarantee);
+            assert!(quota.pool / 4 >= 2 * most, "two pods of a namespace fit");
             assert_eq!(quota.most(cookie(0), "greedy"), most);
             let all = fill(&mut quota, "greedy", 0..100);
             assert_eq!(all, quota.pool / 4 + 100 * (guarantee + quota.free));
