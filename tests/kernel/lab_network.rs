@@ -44,10 +44,8 @@ fn the_gateway_is_reached_after_any_pod_has_gone() -> Result<()> {
     let client = pods[stays].actor()?;
     let dial = || -> Result<()> {
         for address in VIP {
-            let mut dial = Dial::new(&APP, at(address, 80));
-            dial.patience_ms = 2_000;
             client
-                .dial(dial)?
+                .dial(Dial::new(&APP, at(address, 80)))?
                 .map_err(|errno| anyhow!("{address}: errno {errno}"))?;
         }
         Ok(())

@@ -131,7 +131,8 @@ impl Dial {
             manner: Manner::Blocking,
             mapped: false,
             pause: None,
-            patience_ms: 1500,
+            // A packet that is lost while an interface comes up is sent again after 1 s, its repetition after 3.
+            patience_ms: 5000,
             resets: false,
         }
     }

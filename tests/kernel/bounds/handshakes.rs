@@ -176,9 +176,7 @@ fn a_row_of_another_connection_is_not_read() -> Result<()> {
     );
     filter(&fixture.pod, "A", "DROP")?;
     let dialed = thread::scope(|scope| {
-        let mut dial = Dial::new(&APP, at(VIP, 80));
-        dial.patience_ms = 5000;
-        let dialing = scope.spawn(|| fixture.client.dial(dial));
+        let dialing = scope.spawn(|| fixture.client.dial(Dial::new(&APP, at(VIP, 80))));
         let start = Instant::now();
         let key = loop {
             if let Some(key) = maps.handshakes.keys()?.pop() {

@@ -126,16 +126,14 @@ impl Forwarding {
 
     /// The machine's connection to a service outside.
     pub fn leave(&self, to: IpAddr, port: u16) -> Result<Result<Connected, i32>> {
-        let mut dial = Dial::new(&ROOT, SocketAddr::new(to, port));
         // A listener that is not transparent yet answers the second or third SYN.
-        dial.patience_ms = 5000;
-        self.machine.dial(dial)
+        self.machine
+            .dial(Dial::new(&ROOT, SocketAddr::new(to, port)))
     }
 
     /// A connection from outside to the machine.
     pub fn enter(&self, to: IpAddr, port: u16) -> Result<Result<Connected, i32>> {
-        let mut dial = Dial::new(&ROOT, SocketAddr::new(to, port));
-        dial.patience_ms = 5000;
+        let dial = Dial::new(&ROOT, SocketAddr::new(to, port));
         self.fixture.outside.dial(dial)
     }
 

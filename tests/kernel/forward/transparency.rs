@@ -73,7 +73,6 @@ fn rules_that_are_there_see_no_transparent_listener() -> Result<()> {
         let mut dial = Dial::new(&ROOT, at(POD[0], 80));
         dial.source = Some(source.parse()?);
         dial.beside = Some(at(POD[0], 81));
-        dial.patience_ms = 5000;
         let connected = pod.fixture.outside.dial(dial)?;
         let connected = connected.map_err(|errno| anyhow!("{when}: errno {errno}"))?;
         ensure!(connected.accepted_by == 15006, "{when}: {connected:?}");
