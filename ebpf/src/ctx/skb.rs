@@ -140,10 +140,10 @@ impl Packet {
     }
 
     #[inline(always)]
-    fn store<const N: usize>(&self, at: u32, bytes: &[u8; N]) -> Option<()> {
+    fn store(&self, at: u32, bytes: &[u8]) -> Option<()> {
+        let (from, len) = (bytes.as_ptr().cast(), bytes.len() as u32);
         // SAFETY: the program's own context, and that many bytes.
-        let failed =
-            unsafe { bpf_skb_store_bytes(self.skb.cast(), at, bytes.as_ptr().cast(), N as u32, 0) };
+        let failed = unsafe { bpf_skb_store_bytes(self.skb.cast(), at, from, len, 0) };
         (failed == 0).then_some(())
     }
 

@@ -40,24 +40,37 @@ pub fn st_dns_queries(ctx: TcContext) -> i32 {
 
 #[inline(always)]
 fn ipv4(packet: &Packet) -> Option<()> {
-    if u32::from(packet.bytes::<1>(9)?[0]) != IPPROTO_UDP {
+    let header: [u8; 20] = packet.bytes(0)?;
+    if u32::from(header[9]) != IPPROTO_UDP {
         return None;
     }
-    let [first] = packet.bytes(0)?;
-    let udp = u32::from(first & 0x0f) * 4;
-    let to = packet.bytes(16)?;
+    let udp = u32::from(header[0] & 0x0f) * 4;
+    let [source, to] = addresses(&header, 12);
     is_query(packet, Addr::v4(to), udp).then_some(())?;
-    packet.redirect_v4(udp, Addr::LOOPBACK_V4.to_v4_be().to_ne_bytes())
+    let sidecar = Addr::LOOPBACK_V4.to_v4_be().to_ne_bytes();
+    packet.redirect_v4(udp, [source, to], sidecar)
 }
 
 #[inline(always)]
 fn ipv6(packet: &Packet) -> Option<()> {
-    if u32::from(packet.bytes::<1>(6)?[0]) != IPPROTO_UDP {
+    let header: [u8; 40] = packet.bytes(0)?;
+    if u32::from(header[6]) != IPPROTO_UDP {
         return None;
     }
-    let to = packet.bytes(24)?;
+    let [source, to] = addresses(&header, 8);
     is_query(packet, Addr::v6(to), IPV6_HLEN).then_some(())?;
-    packet.redirect_v6(IPV6_HLEN, Addr::loopback_of(Family::V6).octets())
+    let sidecar = Addr::loopback_of(Family::V6).octets();
+    packet.redirect_v6(IPV6_HLEN, [source, to], sidecar)
+}
+
+/// Source and destination, which follow each other in a header.
+#[inline(always)]
+fn addresses<const N: usize, const HLEN: usize>(header: &[u8; HLEN], at: usize) -> [[u8; N]; 2] {
+    let mut addresses = [[0; N]; 2];
+    for (index, byte) in addresses.as_flattened_mut().iter_mut().enumerate() {
+        *byte = header[at + index];
+    }
+    addresses
 }
 
 /// Whether a datagram goes to what names a server, at the sidecar's port.

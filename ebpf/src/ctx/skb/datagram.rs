@@ -15,11 +15,11 @@ const IPV4_CHECKSUM: u32 = 10;
 const UDP_CHECKSUM: u32 = 6;
 
 impl Packet {
-    /// Makes the destination of an IPv4 datagram its source, and another address its destination. UDP begins so many bytes
-    /// after the IP header. `None` if it cannot.
+    /// Makes the destination of an IPv4 datagram with these addresses its source, and another address its destination. UDP
+    /// begins so many bytes after the IP header. `None` if it cannot.
     #[inline(always)]
-    pub fn redirect_v4(&self, udp: u32, to: [u8; 4]) -> Option<()> {
-        let change = self.redirect::<4>(12, to)?;
+    pub fn redirect_v4(&self, udp: u32, from: [[u8; 4]; 2], to: [u8; 4]) -> Option<()> {
+        let change = self.redirect(12, from, to)?;
         let at = ETH_HLEN + IPV4_CHECKSUM;
         // SAFETY: the program's own context, and numbers.
         let failed = unsafe { bpf_l3_csum_replace(self.skb.cast(), at, 0, change, 0) };
@@ -29,19 +29,20 @@ impl Packet {
 
     /// The same of IPv6.
     #[inline(always)]
-    pub fn redirect_v6(&self, udp: u32, to: [u8; 16]) -> Option<()> {
-        let change = self.redirect::<16>(8, to)?;
+    pub fn redirect_v6(&self, udp: u32, from: [[u8; 16]; 2], to: [u8; 16]) -> Option<()> {
+        let change = self.redirect(8, from, to)?;
         self.change_udp_checksum(udp, change)
     }
 
     /// Where the addresses begin in the IP header is `at`. Answers what changes in checksums.
     #[inline(always)]
-    fn redirect<const N: usize>(&self, at: u32, mut to: [u8; N]) -> Option<u64> {
-        let at = ETH_HLEN + at;
-        let mut source: [u8; N] = self.load(at)?;
-        let target: [u8; N] = self.load(at + N as u32)?;
-        self.store(at, &target)?;
-        self.store(at + N as u32, &to)?;
+    fn redirect<const N: usize>(
+        &self,
+        at: u32,
+        [mut source, target]: [[u8; N]; 2],
+        mut to: [u8; N],
+    ) -> Option<u64> {
+        self.store(ETH_HLEN + at, [target, to].as_flattened())?;
         // SAFETY: so many bytes of the stack.
         let change = unsafe {
             bpf_csum_diff(
