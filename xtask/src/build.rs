@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     arch::Arch,
     cross::Userland,
-    progress::Steps,
+    progress::Background,
     run::{answer, cargo, must, root},
     setup::{self, Needs},
     toolchain::{self, Rust},
@@ -131,7 +131,6 @@ fn path_maps() -> [(String, &'static str); 2] {
 
 /// Installs what a command needs and builds everything it runs.
 pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
-    let steps = Steps::new();
     // On a first run compiling the dependencies takes longest, and needs nothing that setup installs
     // but a C compiler. The build below does what this one cannot.
     let dependencies = match toolchain::linker() {
@@ -139,27 +138,26 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
         None => {
             let mut command = test_build(needs);
             command.arg("--keep-going");
-            Some(steps.start(
+            Some(Background::start(
                 "compiling dependencies",
                 "about three minutes",
                 &mut command,
             )?)
         }
     };
-    setup::packages_for(needs, &steps)?;
+    setup::packages_for(needs)?;
     if needs == Needs::Tests {
-        unpacked::unpack(&steps)?;
+        unpacked::unpack()?;
     }
     thread::scope(|scope| {
-        let python = scope.spawn(|| setup::python(needs, &steps));
-        setup::linker(&steps)?;
+        let python = scope.spawn(|| setup::python(needs));
+        setup::linker()?;
         build_kernel_programs(&root().join("target/ebpf"), &[])?;
         python.join().expect("setup does not panic")
     })?;
     if let Some(dependencies) = dependencies {
         dependencies.wait();
     }
-    drop(steps);
     must(&mut test_build(needs))?;
     match agent {
         Agent::Debug => Ok(()),

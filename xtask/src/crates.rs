@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use anyhow::Result;
 
 use crate::{
-    progress::Steps,
+    progress,
     run::{cargo, tools},
 };
 
@@ -24,7 +24,7 @@ pub struct Program {
 
 impl Program {
     /// Builds it unless it is there; returns where it is.
-    pub fn install(&self, steps: &Steps) -> Result<PathBuf> {
+    pub fn install(&self) -> Result<PathBuf> {
         let Self { name, version, .. } = self;
         // What cargo has installed, and in which version.
         let installed = fs::read_to_string(tools().join(".crates.toml")).unwrap_or_default();
@@ -35,7 +35,7 @@ impl Program {
                 .args(self.options)
                 .arg("--root")
                 .arg(tools());
-            steps.run(
+            progress::run(
                 &format!("building {name} {version}"),
                 self.estimate,
                 &mut command,

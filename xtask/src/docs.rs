@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     crates::Program,
-    progress::Steps,
     run::{answer, must, root},
 };
 
@@ -50,7 +49,7 @@ const PROJECT: [(&str, &str); 9] = [
 
 /// Builds it from the files that git has, in the places where they are, so that links between them stay as they are.
 pub fn build() -> Result<()> {
-    let mdbook = MDBOOK.install(&Steps::new())?;
+    let mdbook = MDBOOK.install()?;
     let site = root().join("target/docs");
     let source = site.join("src");
     if site.exists() {

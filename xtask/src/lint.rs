@@ -21,7 +21,6 @@ use anyhow::Result;
 use crate::{
     build,
     crates::Program,
-    progress::Steps,
     run::{cargo, must, root, tools},
     setup,
 };
@@ -56,11 +55,9 @@ pub fn run() -> Result<()> {
     names::check(&files)?;
     versions::check(FUZZ)?;
     values::check()?;
-    let steps = Steps::new();
-    setup::for_linting(&steps)?;
-    let machete = MACHETE.install(&steps)?;
-    let deny = DENY.install(&steps)?;
-    drop(steps);
+    setup::for_linting()?;
+    let machete = MACHETE.install()?;
+    let deny = DENY.install()?;
     spelling()?;
     pages()?;
     shell()?;

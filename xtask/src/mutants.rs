@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Deserialize;
 
-use crate::{crates::Program, progress::Steps, run::root};
+use crate::{crates::Program, run::root};
 
 const MUTANTS: Program = Program {
     name: "cargo-mutants",
@@ -43,7 +43,7 @@ pub struct Options {
 /// Runs them; fails if a crate's tests catch too few.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let (subjects, passed) = chosen(&options.words)?;
-    let program = MUTANTS.install(&Steps::new())?;
+    let program = MUTANTS.install()?;
     let mut results = Vec::new();
     for subject in subjects {
         let outcome = mutate(&program, subject, passed)?;

@@ -15,7 +15,6 @@ use self::place::{Release, VERSION};
 use crate::{
     arch::Arch,
     build, image,
-    progress::Steps,
     run::require_root,
     setup::{self, Needs},
 };
@@ -32,11 +31,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     require_root("release")?;
     let release = Release::begin(options)?;
-    let steps = Steps::new();
-    let tools = packages::install_tools(&steps)?;
-    let record_tools = records::install_tools(&steps)?;
-    setup::python(Needs::Tests, &steps)?;
-    drop(steps);
+    let tools = packages::install_tools()?;
+    let record_tools = records::install_tools()?;
+    setup::python(Needs::Tests)?;
     for arch in &release.archs {
         build::statically_linked(*arch)?;
     }

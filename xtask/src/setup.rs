@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     arch::Arch,
-    progress::Steps,
+    progress,
     run::{answer, cargo, is_root, must, root, tools},
     toolchain::{self, DEBIAN_CLIPPY, LINKER_VERSION, LLVM, Rust},
     unpacked,
@@ -99,18 +99,16 @@ const REQUIREMENTS: [(&str, Needs, &[&str]); 2] = [
 
 /// Installs whatever is missing for any command.
 pub fn everything() -> Result<()> {
-    let steps = Steps::new();
-    packages_for(Needs::Tests, &steps)?;
-    linker(&steps)?;
-    unpacked::unpack(&steps)?;
-    python(Needs::Tests, &steps)
+    packages_for(Needs::Tests)?;
+    linker()?;
+    unpacked::unpack()?;
+    python(Needs::Tests)
 }
 
 /// The compiler and linker for the kernel programs.
 pub fn for_building() -> Result<()> {
-    let steps = Steps::new();
-    packages(&missing_for_building(), &steps)?;
-    linker(&steps)
+    packages(&missing_for_building())?;
+    linker()
 }
 
 /// The compiler for libFuzzer.
@@ -128,7 +126,7 @@ pub fn for_packages() -> Result<()> {
     let wanted = [("mmdebstrap", &["/usr/bin/mmdebstrap"] as &[_])];
     let mut names = missing(&wanted);
     names.extend(missing(&FOR_DEMO));
-    packages(&names, &Steps::new())
+    packages(&names)
 }
 
 /// QEMU for an architecture, and what a guest's file system is made with.
@@ -162,32 +160,32 @@ pub fn for_cross(arch: Arch) -> Result<()> {
 }
 
 /// The Debian packages for building and running, in one installation.
-pub fn packages_for(needs: Needs, steps: &Steps) -> Result<()> {
+pub fn packages_for(needs: Needs) -> Result<()> {
     let mut names = missing_for_building();
     names.extend(missing(&FOR_DEMO));
     if needs == Needs::Tests {
         names.extend(missing(&FOR_TESTS));
     }
     names.extend(missing_for_python());
-    packages(&names, steps)
+    packages(&names)
 }
 
 /// What lint runs beside cargo's own commands.
-pub fn for_linting(steps: &Steps) -> Result<()> {
+pub fn for_linting() -> Result<()> {
     let mut names = missing_for_building();
     names.extend(missing(&FOR_LINTING));
     names.extend(missing_for_python());
     if Rust::find() != Some(Rust::Nightly) {
         names.extend(missing(&[("rust-web-clippy", &[DEBIAN_CLIPPY])]));
     }
-    packages(&names, steps)?;
-    linker(steps)?;
+    packages(&names)?;
+    linker()?;
     let wanted = ["xtask/requirements.txt"].map(|file| (file, &["--require-hashes"] as &[_]));
-    environment("lint", &wanted, steps)
+    environment("lint", &wanted)
 }
 
 fn only(wanted: &[Package]) -> Result<()> {
-    packages(&missing(wanted), &Steps::new())
+    packages(&missing(wanted))
 }
 
 fn missing(wanted: &[Package]) -> Vec<String> {
@@ -222,7 +220,7 @@ fn llvm() -> PathBuf {
 }
 
 /// Builds bpf-linker unless it is there.
-pub fn linker(steps: &Steps) -> Result<()> {
+pub fn linker() -> Result<()> {
     if toolchain::linker().is_some() {
         return Ok(());
     }
@@ -236,11 +234,11 @@ pub fn linker(steps: &Steps) -> Result<()> {
         .arg("--root")
         .arg(tools());
     let name = format!("building bpf-linker {LINKER_VERSION}");
-    steps.run(&name, "about two minutes", &mut command)
+    progress::run(&name, "about two minutes", &mut command)
 }
 
 /// Installs Debian packages, or says how.
-fn packages(names: &[String], steps: &Steps) -> Result<()> {
+fn packages(names: &[String]) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
@@ -268,7 +266,7 @@ fn packages(names: &[String], steps: &Steps) -> Result<()> {
         command
     };
     let install = || {
-        steps.run(
+        progress::run(
             "reading package lists",
             "some seconds",
             apt_get().arg("update"),
@@ -276,7 +274,7 @@ fn packages(names: &[String], steps: &Steps) -> Result<()> {
         let mut install = apt_get();
         install.args(["install", "-y", "--no-install-recommends"]);
         let name = format!("installing {list}");
-        steps.run(&name, "a minute or two", install.args(names))
+        progress::run(&name, "a minute or two", install.args(names))
     };
     // The other run may also remove the archives that this one has downloaded, or hold the lock of the
     // lists, for which apt has no waiting.
@@ -287,17 +285,17 @@ fn packages(names: &[String], steps: &Steps) -> Result<()> {
 }
 
 /// A Python environment with what [`REQUIREMENTS`] name.
-pub fn python(needs: Needs, steps: &Steps) -> Result<()> {
+pub fn python(needs: Needs) -> Result<()> {
     let wanted: Vec<_> = REQUIREMENTS
         .iter()
         .filter(|(_, for_whom, _)| needs == Needs::Tests || *for_whom == Needs::Demo)
         .map(|(file, _, options)| (*file, *options))
         .collect();
-    environment("python", &wanted, steps)
+    environment("python", &wanted)
 }
 
 /// A Python environment in `target/tools` with what files of requirements name, each with options of pip.
-fn environment(name: &str, files: &[(&str, &[&str])], steps: &Steps) -> Result<()> {
+fn environment(name: &str, files: &[(&str, &[&str])]) -> Result<()> {
     let mut wanted = Vec::new();
     for (file, options) in files {
         let text = fs::read_to_string(root().join(file));
@@ -328,7 +326,7 @@ fn environment(name: &str, files: &[(&str, &[&str])], steps: &Steps) -> Result<(
             .arg("--requirement")
             .arg(root().join(file));
         let name = format!("installing Python packages of {file}");
-        steps.run(&name, "up to a minute", &mut pip)?;
+        progress::run(&name, "up to a minute", &mut pip)?;
         fs::write(&stamp, &so_far)?;
     }
     Ok(())

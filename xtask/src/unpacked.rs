@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{progress::Steps, run::tools};
+use crate::{progress, run::tools};
 
 /// Programs of some packages.
 struct Unpacked {
@@ -30,12 +30,12 @@ const ALL: [Unpacked; 2] = [
 ];
 
 /// Unpacks those that are neither there nor installed.
-pub fn unpack(steps: &Steps) -> Result<()> {
-    ALL.iter().try_for_each(|it| it.unpack(steps))
+pub fn unpack() -> Result<()> {
+    ALL.iter().try_for_each(|it| it.unpack())
 }
 
 impl Unpacked {
-    fn unpack(&self, steps: &Steps) -> Result<()> {
+    fn unpack(&self) -> Result<()> {
         let place = tools().join(self.directory);
         let is_installed = self.programs.iter().all(|path| Path::new(path).exists());
         if place.exists() || is_installed {
@@ -55,12 +55,12 @@ impl Unpacked {
             command.args(["-qq", "download"]).args(self.packages);
             command.current_dir(&unpacked);
             let name = format!("downloading {names}");
-            steps.run(&name, "some seconds", &mut command)
+            progress::run(&name, "some seconds", &mut command)
         };
         download().or_else(|_| {
             // The machine's lists of packages are missing or old.
             let mut update = Command::new("apt-get");
-            steps.run(
+            progress::run(
                 "reading package lists",
                 "some seconds",
                 update.args(["-qq", "update"]),
@@ -72,7 +72,7 @@ impl Unpacked {
         for archive in files.filter(is_archive).collect::<Vec<_>>() {
             let mut command = Command::new("dpkg-deb");
             command.arg("--extract").args([&archive, &unpacked]);
-            steps.run("unpacking", "some seconds", &mut command)?;
+            progress::run("unpacking", "some seconds", &mut command)?;
             fs::remove_file(archive)?;
         }
         fs::rename(&unpacked, &place).with_context(|| format!("rename to {}", place.display()))

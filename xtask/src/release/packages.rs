@@ -11,7 +11,6 @@ use crate::{
     archive,
     crates::Program,
     image::install,
-    progress::Steps,
     run::{must, root},
 };
 
@@ -39,10 +38,10 @@ pub struct Tools {
     rpm: PathBuf,
 }
 
-pub fn install_tools(steps: &Steps) -> Result<Tools> {
+pub fn install_tools() -> Result<Tools> {
     Ok(Tools {
-        deb: DEB.install(steps)?,
-        rpm: RPM.install(steps)?,
+        deb: DEB.install()?,
+        rpm: RPM.install()?,
     })
 }
 

@@ -10,7 +10,6 @@ use crate::{
     arch::Arch,
     crates::Program,
     cross::Userland,
-    progress::Steps,
     run::{answer, must, root},
     toolchain::LINKER_VERSION,
 };
@@ -54,10 +53,10 @@ pub struct Tools {
     about: PathBuf,
 }
 
-pub fn install_tools(steps: &Steps) -> Result<Tools> {
+pub fn install_tools() -> Result<Tools> {
     Ok(Tools {
-        bom: BOM.install(steps)?,
-        about: ABOUT.install(steps)?,
+        bom: BOM.install()?,
+        about: ABOUT.install()?,
     })
 }
 
