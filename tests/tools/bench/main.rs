@@ -128,6 +128,7 @@ fn measure(options: &Options) -> Result<Report> {
     for field in wanted(&Field::ALL, true) {
         add(&mut report, environment.contestants(field)?, field, options)?;
     }
+    drop(environment);
     let fields = wanted(&Field::ENVOY, options.envoy);
     if !fields.is_empty() {
         let meshed = envoy::Meshed::new()?;
@@ -156,6 +157,15 @@ fn measure(options: &Options) -> Result<Report> {
             add(&mut report, pods.contestants(field), field, options)?;
         }
     }
+    if options.churn.is_some() || options.hold.is_some() || options.trace.is_some() {
+        measure_load(&mut report, options)?;
+    }
+    Ok(report)
+}
+
+/// In pods of its own: those of the tables have used up the pool of targets.
+fn measure_load(report: &mut Report, options: &Options) -> Result<()> {
+    let environment = Environment::new(options.pods.into())?;
     if let Some(seconds) = options.churn {
         report.churn = load::churn(&environment, seconds.into())?;
     }
@@ -165,7 +175,7 @@ fn measure(options: &Options) -> Result<Report> {
     if let Some(turns) = options.trace {
         report.traced = Some(traced::measure(&environment, turns)?);
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Measures a field.
