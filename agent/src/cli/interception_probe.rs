@@ -2,7 +2,7 @@
 //! the app, so the pod is ready as long as its connections are intercepted as they should be.
 
 use std::{
-    fs,
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process::ExitCode,
     time::Duration,
@@ -11,12 +11,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use axum::{Router, http::StatusCode, routing::get};
 use clap::{Args, Subcommand};
-use nix::sys::socket::{getsockopt, sockopt};
 use sidetrack_base::{
     duration::interval,
     http::{self, Limits},
     runtime::until_signal,
 };
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -128,19 +128,13 @@ async fn answer(listener: &TcpListener) {
 }
 
 /// SO_ORIGINAL_DST, as every sidecar asks for it.
-fn original_destination(stream: &TcpStream) -> nix::Result<SocketAddr> {
-    match getsockopt(stream, sockopt::OriginalDst) {
-        Ok(address) => Ok(SocketAddr::new(
-            Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into(),
-            u16::from_be(address.sin_port),
-        )),
-        Err(_) => getsockopt(stream, sockopt::Ip6tOriginalDst).map(|address| {
-            SocketAddr::new(
-                Ipv6Addr::from(address.sin6_addr.s6_addr).into(),
-                u16::from_be(address.sin6_port),
-            )
-        }),
-    }
+fn original_destination(stream: &TcpStream) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(stream);
+    let found = socket.original_dst_v4();
+    let found = found.or_else(|_| socket.original_dst_v6())?;
+    found
+        .as_socket()
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Looks again and again, and publishes what comes of it.
@@ -231,7 +225,7 @@ fn is_default(route: &str, is_ipv4: bool) -> bool {
 mod tests;
 
 /// What the sidecar answers.
-async fn read(sidecar: TcpStream) -> std::io::Result<String> {
+async fn read(sidecar: TcpStream) -> io::Result<String> {
     let mut answer = String::new();
     sidecar.take(MAX_ANSWER).read_to_string(&mut answer).await?;
     Ok(answer)

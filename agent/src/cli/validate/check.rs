@@ -7,15 +7,11 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    os::fd::AsFd,
     time::{Duration, Instant},
 };
 
-use nix::{
-    ifaddrs::getifaddrs,
-    net::if_::InterfaceFlags,
-    sys::socket::{getsockopt, sockopt},
-};
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
@@ -217,16 +213,12 @@ async fn dial(family: Family, target: SocketAddr, probe: Probe) -> io::Result<Tc
 }
 
 fn original_destination(stream: &TcpStream, family: Family) -> io::Result<SocketAddr> {
-    match family {
-        Family::V4 => {
-            let raw = getsockopt(&stream.as_fd(), sockopt::OriginalDst)?;
-            let address = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
-            Ok(SocketAddr::new(address.into(), u16::from_be(raw.sin_port)))
-        }
-        Family::V6 => {
-            let raw = getsockopt(&stream.as_fd(), sockopt::Ip6tOriginalDst)?;
-            let address = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            Ok(SocketAddr::new(address.into(), u16::from_be(raw.sin6_port)))
-        }
-    }
+    let socket = SockRef::from(stream);
+    let found = match family {
+        Family::V4 => socket.original_dst_v4(),
+        Family::V6 => socket.original_dst_v6(),
+    };
+    found?
+        .as_socket()
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
