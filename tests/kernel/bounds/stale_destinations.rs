@@ -9,7 +9,12 @@ use lab::{
     sidecar,
     wait::eventually,
 };
-use sidetrack_common::{addr::Addr, conn::Destination, target::DEDICATED_ATTEMPTS};
+use sidetrack_common::{
+    addr::Addr,
+    conn::Destination,
+    names::{DESTINATION_POOL, DESTINATION_QUOTA},
+    target::DEDICATED_ATTEMPTS,
+};
 
 use super::maps;
 use crate::fixture::{PodFixture, at, ip};
@@ -77,6 +82,40 @@ fn destinations_follow_the_address() -> Result<()> {
         ensure!(rows.len() == 1 && fresh.count() == 1, "{rows:?}");
         Ok(())
     })
+}
+
+kernel_test!(a_short_pool_gets_back_what_no_socket_needs);
+/// A pod that connects to ever more destinations does not keep the pool from others as long as it lives.
+fn a_short_pool_gets_back_what_no_socket_needs() -> Result<()> {
+    const FROM_POOL: u64 = DESTINATION_POOL / 4 * 3;
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
+    let held = held.ok().context("the first connection")?;
+    fixture.client.connect(&APP, at(VIP, 81))?;
+    let maps = maps(&fixture.agent.places)?;
+    let cookie = fixture.agent.places.cookie("test/app")?;
+    ensure!(maps.destinations_by_pod.get(&cookie)? == Some(2));
+    // As if it had so many.
+    let count = DESTINATION_QUOTA + FROM_POOL;
+    maps.destinations_by_pod.insert(&cookie, &count)?;
+    eventually(SOON, || {
+        let rows = maps.destinations.rows()?;
+        ensure!(rows.len() == 1, "{rows:?}");
+        Ok(())
+    })?;
+    ensure!(maps.destinations_by_pod.get(&cookie)? == Some(count - 1));
+    let again = fixture.client.reread_names()?;
+    let again = again.first().context("the connection")?;
+    let again = again.as_ref().ok().context("its names")?;
+    ensure!(again.client == held.client, "{again:?}, not {held:?}");
+    // The destination gets another row when it is needed again.
+    let again = fixture.client.connect(&APP, at(VIP, 81))?;
+    ensure!(again.server.original_v4 == Ok(at(VIP, 81)), "{again:?}");
+    let rows = maps.destinations.rows()?;
+    ensure!(rows.len() == 2, "{rows:?}");
+    Ok(())
 }
 
 fn own(last: u8) -> String {
