@@ -38,6 +38,11 @@ pub fn connect(
     ))?;
     run(&format!("ip -n {bridge} link set {name} master br0 up"))?;
     add_addresses(netns, "eth0", addresses)?;
+    use_gateways(netns, gateways)
+}
+
+/// Brings eth0 up, with default routes by these gateways.
+fn use_gateways(netns: &str, gateways: &[&str]) -> Result<()> {
     run(&format!("ip -n {netns} link set eth0 up"))?;
     for gateway in gateways {
         run(&format!(
@@ -73,8 +78,8 @@ pub fn connect_by(
             ))?;
             add_addresses(bridge, name, &["169.254.1.1/32", "fe80::77/64"])?;
             run(&format!("ip -n {bridge} link set {name} up"))?;
-            run(&format!("ip -n {netns} link set eth0 up"))?;
             add_addresses(netns, "eth0", &[v4, v6])?;
+            use_gateways(netns, &[])?;
             for (netns, route) in [
                 (bridge, format!("{v4}/32 dev {name}")),
                 (bridge, format!("{v6}/128 dev {name} metric 1")),
@@ -84,6 +89,7 @@ pub fn connect_by(
             ] {
                 run(&format!("ip -n {netns} route add {route}"))?;
             }
+            Ok(())
         }
         Wire::Child(kind, mode) => {
             let parent = format!("{name}-up");
@@ -96,15 +102,9 @@ pub fn connect_by(
                 "ip -n {bridge} link add link {parent} name eth0 netns {netns} type {kind} mode {mode}"
             ))?;
             add_addresses(netns, "eth0", &[&format!("{v4}/16"), &format!("{v6}/64")])?;
-            run(&format!("ip -n {netns} link set eth0 up"))?;
-            for gateway in ["10.77.0.254", "fd77::fe"] {
-                run(&format!(
-                    "ip -n {netns} route add default via {gateway} dev eth0"
-                ))?;
-            }
+            use_gateways(netns, &["10.77.0.254", "fd77::fe"])
         }
     }
-    set_sysctl(netns, "net/ipv4/ip_unprivileged_port_start", "0")
 }
 
 fn add_addresses(netns: &str, interface: &str, addresses: &[&str]) -> Result<()> {
