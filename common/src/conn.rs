@@ -195,8 +195,8 @@ pub struct Destination {
     pub dialed_port: u16,
     /// Of a DNS server: a number of [`AskedFrom`]. 0 of others.
     pub asked_from: u16,
-    /// Not zero: new connections do not take the row, because the pod no longer has its source. Open ones keep
-    /// their names.
+    /// Not zero: new connections do not take the row, because the pod no longer has its source, or has to give it back
+    /// to the pool. Open ones keep their names.
     pub retired: u32,
 }
 

@@ -20,6 +20,8 @@ pub enum Sockets {
     Listening,
     /// Those that have a peer.
     Connected,
+    /// Those that have a peer, and are not closed as far as their own end is concerned.
+    Open,
     /// Those of UDP that have a peer.
     Sending,
     /// Those whose SYN to this port has had no answer yet.
@@ -58,6 +60,9 @@ fn visit_family(
     let states = match sockets {
         Sockets::Listening => StateFlags::LISTEN,
         Sockets::Connected => StateFlags::all() - StateFlags::LISTEN,
+        Sockets::Open => {
+            StateFlags::all() - StateFlags::LISTEN - StateFlags::TIME_WAIT - StateFlags::CLOSE
+        }
         Sockets::Sending => StateFlags::ESTABLISHED,
         Sockets::Connecting(_) => StateFlags::SYN_SENT,
         Sockets::Receiving(_) => StateFlags::CLOSE,
@@ -76,7 +81,7 @@ fn visit_family(
             socket_id.source_port = port;
             protocol = IPPROTO_UDP;
         }
-        Sockets::Listening | Sockets::Connected => {}
+        Sockets::Listening | Sockets::Connected | Sockets::Open => {}
     }
     let request = SockDiagMessage::InetRequest(InetRequest {
         family,

@@ -15,9 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::{
-    constants::{
-        TCP_CLOSE, TCP_CLOSING, TCP_FIN_WAIT1, TCP_FIN_WAIT2, TCP_LAST_ACK, TCP_TIME_WAIT,
-    },
+    constants::{TCP_CLOSING, TCP_FIN_WAIT1, TCP_FIN_WAIT2, TCP_LAST_ACK},
     inet::InetResponseHeader,
 };
 use parking_lot::Mutex;
@@ -158,7 +156,7 @@ pub(super) fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[
     let mut in_use = BTreeSet::new();
     netns
         .run(|| {
-            for sockets in [Sockets::Connected, Sockets::Sending] {
+            for sockets in [Sockets::Open, Sockets::Sending] {
                 sock_diag::visit(sockets, until, |socket| {
                     let id = &socket.header.socket_id;
                     if can_be_asked(&socket.header) {
@@ -178,7 +176,6 @@ pub(super) fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[
 /// not accepted; the kernel continues with the former alone until its peer has heard of it.
 fn can_be_asked(socket: &InetResponseHeader) -> bool {
     match socket.state {
-        TCP_CLOSE | TCP_TIME_WAIT => false,
         TCP_FIN_WAIT1 | TCP_FIN_WAIT2 | TCP_CLOSING | TCP_LAST_ACK => socket.inode != 0,
         _ => true,
     }

@@ -45,7 +45,7 @@ pub struct KernelNode {
     pub datapath: Datapath,
     /// Pods that have departed, as far as their connections need something.
     pub departed: Departed,
-    /// Pods that have lost an address, as far as their destinations name it.
+    /// Destinations with an address that a pod has lost, or that it has to give back to the pool.
     pub(crate) stale_destinations: StaleDestinations,
     /// Rows of handshakes that were there at the last look.
     pub(super) lingering: Lingering,

@@ -2,8 +2,8 @@
 //!
 //! Those of a pod that has lost an address say that the application's end has it. New connections would try them in vain,
 //! and each destination has [`DEDICATED_ATTEMPTS`](sidetrack_common::target::DEDICATED_ATTEMPTS) targets only. And those
-//! that a pod has from the pool, if most of the pool is in use: a pod that connects to ever more destinations would keep
-//! it from the others as long as it lives.
+//! that a pod has from the pool beyond its fair share, if most of the pool is in use: a pod that connects to ever more
+//! destinations would keep it from the others as long as it lives.
 //!
 //! A row is removed in two steps. It is retired first, so that no new connection takes it; after [`GRACE`] it is removed if no
 //! socket has its target.
@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result};
 use sidetrack_common::{
     addr::Addr,
     conn::{Destination, DestinationRow},
+    dns::DNS_PORT,
     names::{DESTINATION_POOL, DESTINATION_QUOTA, POOL_IN_USE},
 };
 
@@ -32,10 +33,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The longest pause. Rows that a socket needs stay as long as it is open, and an application may add others by sockets that
 /// it binds to foreign addresses.
 const MAX_PAUSE: Duration = Duration::from_secs(320);
-/// From so many rows of the pool on those are removed that no socket needs.
+/// From so many rows in use on the pool is short. The pods that have rows of it share these.
 const POOL_SHORT: u64 = DESTINATION_POOL / 4 * 3;
-/// Rows of one pod that are retired at a time: each is a system call.
+/// Rows that a pod has beyond its share and that are retired at a time: each is a system call.
 const MAX_RETIRED: usize = 32_768;
+/// DNS servers of a pod whose rows stay: sockets that ask several servers have no peer.
+const MAX_SERVERS: usize = 64;
 /// How long all pods together may take, once the map is read.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -43,6 +46,8 @@ const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub struct StaleDestinations {
     pods: BTreeMap<u64, Pod>,
+    /// The pod that has given back rows of the pool last.
+    last: u64,
 }
 
 #[derive(Debug)]
@@ -51,6 +56,8 @@ struct Pod {
     own: HashSet<Addr>,
     /// When its rows are looked at, if they have to be, and how long after that again.
     due: Option<(Instant, Duration)>,
+    /// When it was asked last for rows of the pool.
+    asked: Option<Instant>,
     /// When one of its rows was retired last.
     retired: Option<Instant>,
 }
@@ -64,6 +71,7 @@ impl StaleDestinations {
             return;
         }
         let pod = Pod {
+            asked: known.and_then(|known| known.asked),
             retired: known.and_then(|known| known.retired),
             due: Some((Instant::now() + SETTLED, GRACE)),
             netns,
@@ -77,6 +85,41 @@ impl StaleDestinations {
         self.pods.remove(&cookie);
     }
 
+    /// How many rows pods have beyond their share of the pool, by cookie; none unless it is short.
+    fn excess(&self, maps: &Maps) -> Result<BTreeMap<u64, usize>> {
+        let counts = &maps.destinations_by_pod;
+        if counts.get(&POOL_IN_USE)?.unwrap_or_default() < POOL_SHORT {
+            return Ok(BTreeMap::new());
+        }
+        let mut from_pool = Vec::new();
+        for cookie in self.pods.keys() {
+            let rows = counts.get(cookie)?.unwrap_or_default();
+            if rows > DESTINATION_QUOTA {
+                from_pool.push((*cookie, rows - DESTINATION_QUOTA));
+            }
+        }
+        let share = POOL_SHORT / from_pool.len().max(1) as u64;
+        let excess = |(cookie, rows): (u64, u64)| (cookie, rows.saturating_sub(share) as usize);
+        let all = from_pool.into_iter().map(excess);
+        Ok(all.filter(|(_, excess)| *excess > 0).collect())
+    }
+
+    /// The rows of one pod with an excess are due, each in turn.
+    fn ask_next(&mut self, excess: &BTreeMap<u64, usize>, now: Instant) {
+        let later = excess.range(self.last + 1..);
+        for (cookie, _) in later.chain(excess.range(..=self.last)) {
+            let Some(pod) = self.pods.get_mut(cookie) else {
+                continue;
+            };
+            if pod.asked.is_none_or(|asked| asked + GRACE <= now) {
+                pod.asked = Some(now);
+                pod.due = Some((now, GRACE));
+                self.last = *cookie;
+                break;
+            }
+        }
+    }
+
     /// Retires and removes rows of pods that are due.
     ///
     /// # Errors
@@ -84,12 +127,9 @@ impl StaleDestinations {
     pub fn sweep(&mut self, maps: &Maps) -> Result<()> {
         let now = Instant::now();
         let mut rows: BTreeMap<u64, Vec<DestinationRow>> = BTreeMap::new();
-        let in_use = maps.destinations_by_pod.get(&POOL_IN_USE)?;
-        let is_short = in_use.is_some_and(|rows| rows >= POOL_SHORT);
+        let excess = self.excess(maps)?;
+        self.ask_next(&excess, now);
         for (cookie, pod) in &mut self.pods {
-            if is_short && pod.due.is_none() && from_pool(*cookie, maps)? > 0 {
-                pod.due = Some((now, GRACE));
-            }
             if pod.due.is_some_and(|(at, _)| at <= now) {
                 match maps.destinations_by_pod.get(cookie)? {
                     Some(_) => drop(rows.insert(*cookie, Vec::new())),
@@ -112,19 +152,15 @@ impl StaleDestinations {
             let Some(pod) = self.pods.get_mut(&cookie) else {
                 continue;
             };
-            if Instant::now() >= until {
-                // It remains due.
+            if Instant::now() + WAIT_TIMEOUT / 2 >= until {
+                // Too little is left for its sockets: it remains due.
                 break;
             }
             let pause = pod.due.map_or(GRACE, |(_, pause)| pause);
-            let from_pool = if is_short {
-                from_pool(cookie, maps)?
-            } else {
-                0
-            };
-            pod.due = match pod.sweep(cookie, &rows, from_pool, (maps, now, until)) {
-                Ok(Swept { left: 0, .. }) if from_pool == 0 => None,
-                Ok(Swept { removed: 1.., .. }) => Some((now + GRACE, GRACE)),
+            let excess = excess.get(&cookie).copied().unwrap_or_default();
+            pod.due = match pod.sweep(cookie, &rows, excess, (maps, now, until)) {
+                Ok(Swept { left: 0, .. }) => None,
+                Ok(Swept { for_pool: 1.., .. }) => Some((now + GRACE, GRACE)),
                 Ok(_) => Some((now + pause, (2 * pause).min(MAX_PAUSE))),
                 Err(problem) => {
                     result = Err(problem);
@@ -136,20 +172,21 @@ impl StaleDestinations {
     }
 }
 
-/// What a sweep did with a pod's rows.
+/// What a sweep has left of a pod's rows.
 struct Swept {
     /// Rows that are to go and are still there.
     left: usize,
-    removed: usize,
+    /// Of these, the ones that the pod has beyond its share of the pool.
+    for_pool: usize,
 }
 
 impl Pod {
-    /// So many rows go of those that the pod has from the pool.
+    /// The pod has `excess` rows beyond its share of the pool.
     fn sweep(
         &mut self,
         cookie: u64,
         rows: &[DestinationRow],
-        from_pool: usize,
+        excess: usize,
         (maps, now, until): (&Maps, Instant, Instant),
     ) -> Result<Swept> {
         let is_stale = |row: &&DestinationRow| {
@@ -158,52 +195,73 @@ impl Pod {
         };
         let is_retired = |row: &&DestinationRow| row.destination.retired != 0;
         let (mut stale, current): (Vec<&DestinationRow>, Vec<_>) = rows.iter().partition(is_stale);
-        let in_use = if from_pool > 0 || stale.iter().any(is_retired) {
+        let in_use = if excess > 0 || stale.iter().any(is_retired) {
             targets_in_use(&self.netns, until)?
         } else {
             BTreeSet::new()
         };
-        // Those that were retired the last time first.
-        let (retired, fresh): (Vec<&DestinationRow>, Vec<_>) =
-            current.into_iter().partition(is_retired);
         let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be);
-        let mut idle = from_pool.min(MAX_RETIRED);
-        for row in retired.into_iter().chain(fresh) {
-            if idle > 0 && is_idle(row) {
-                idle -= 1;
-                stale.push(row);
-            } else if row.destination.retired != 0 {
-                // The pod has the address again, or needs the row.
-                set_retired(row, 0, maps)?;
-            }
+        let of_address = stale.len();
+        let mut keep = Vec::new();
+        choose_idle(current, excess, is_idle, &mut stale, &mut keep);
+        for row in keep.into_iter().filter(is_retired) {
+            // The pod has the address again, or the row is needed.
+            set_retired(row, 0, maps)?;
         }
         // An earlier agent may have retired it a moment ago.
         let retired = *self.retired.get_or_insert(now);
-        let mut removed = 0;
-        for row in &stale {
+        let (mut removed, mut removed_for_pool) = (0_u64, 0);
+        let result = stale.iter().enumerate().try_for_each(|(at, row)| {
             if row.destination.retired == 0 {
-                set_retired(row, 1, maps)?;
                 self.retired = Some(now);
+                set_retired(row, 1, maps)?;
             } else if is_idle(row) && retired + GRACE <= now {
-                removed += usize::from(maps.destinations.remove(&row.key)?);
+                maps.destinations.remove(&row.key)?;
+                removed += 1;
+                removed_for_pool += usize::from(at >= of_address);
             }
-        }
-        // What connect adds between the two is not counted.
+            anyhow::Ok(())
+        });
+        // What connect adds meanwhile may be missing in the count: there are at least those that were found.
         let counts = &maps.destinations_by_pod;
         if removed > 0
             && let Some(count) = counts.get(&cookie)?
         {
-            counts.insert(&cookie, &count.saturating_sub(removed as u64))?;
+            let count = count.max(rows.len() as u64);
+            counts.insert(&cookie, &count.saturating_sub(removed))?;
         }
-        let left = stale.len() - removed;
-        Ok(Swept { left, removed })
+        result?;
+        Ok(Swept {
+            left: stale.len() - removed as usize,
+            for_pool: stale.len() - of_address - removed_for_pool,
+        })
     }
 }
 
-/// How many rows of the pool a pod has.
-fn from_pool(cookie: u64, maps: &Maps) -> Result<usize> {
-    let rows = maps.destinations_by_pod.get(&cookie)?.unwrap_or_default();
-    Ok(rows.saturating_sub(DESTINATION_QUOTA) as usize)
+/// Of rows with addresses that the pod has, at most `excess` are to go.
+fn choose_idle<'a>(
+    rows: Vec<&'a DestinationRow>,
+    excess: usize,
+    is_idle: impl Fn(&DestinationRow) -> bool,
+    go: &mut Vec<&'a DestinationRow>,
+    stay: &mut Vec<&'a DestinationRow>,
+) {
+    let (retired, fresh): (Vec<&DestinationRow>, Vec<_>) = rows
+        .into_iter()
+        .partition(|row| row.destination.retired != 0);
+    let most = excess.min(retired.len() + MAX_RETIRED);
+    let (mut chosen, mut servers) = (0, 0);
+    // Those that were retired the last time first.
+    for row in retired.into_iter().chain(fresh) {
+        let is_server = row.destination.dialed_port == DNS_PORT;
+        servers += usize::from(is_server);
+        if chosen < most && is_idle(row) && !(is_server && servers <= MAX_SERVERS) {
+            chosen += 1;
+            go.push(row);
+        } else {
+            stay.push(row);
+        }
+    }
 }
 
 fn set_retired(row: &DestinationRow, retired: u32, maps: &Maps) -> Result<()> {
@@ -214,4 +272,55 @@ fn set_retired(row: &DestinationRow, retired: u32, maps: &Maps) -> Result<()> {
     let key = row.key;
     let row = DestinationRow { key, destination };
     Ok(maps.destinations.insert(&key, &row)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytemuck::Zeroable as _;
+
+    use super::*;
+
+    /// Rows with these ports, and whether they are retired.
+    fn rows(of: &[(u16, u32)]) -> Vec<DestinationRow> {
+        let row = |(at, (port, retired)): (usize, &(u16, u32))| {
+            let mut row = DestinationRow::zeroed();
+            row.key.target_be = [at as u32, 0];
+            row.destination.dialed_port = *port;
+            row.destination.retired = *retired;
+            row
+        };
+        of.iter().enumerate().map(row).collect()
+    }
+
+    /// Which of them are to go.
+    fn chosen(rows: &[DestinationRow], excess: usize, in_use: &[u32]) -> Vec<u32> {
+        let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be[0]);
+        let (mut go, mut stay) = (Vec::new(), Vec::new());
+        choose_idle(rows.iter().collect(), excess, is_idle, &mut go, &mut stay);
+        assert_eq!(go.len() + stay.len(), rows.len());
+        go.iter().map(|row| row.key.target_be[0]).collect()
+    }
+
+    #[test]
+    fn rows_that_were_retired_go_first_and_those_in_use_stay() {
+        let rows = rows(&[(80, 0), (80, 0), (80, 1), (80, 1)]);
+        assert!(chosen(&rows, 0, &[]).is_empty());
+        assert_eq!(chosen(&rows, 2, &[]), [2, 3]);
+        assert_eq!(chosen(&rows, 3, &[3]), [2, 0, 1]);
+        assert!(chosen(&rows, 9, &[0, 1, 2, 3]).is_empty());
+    }
+
+    #[test]
+    fn some_servers_stay() {
+        let of: Vec<(u16, u32)> = (0..MAX_SERVERS + 2).map(|_| (DNS_PORT, 0)).collect();
+        let [first, second] = [MAX_SERVERS as u32, MAX_SERVERS as u32 + 1];
+        assert_eq!(chosen(&rows(&of), 9, &[]), [first, second]);
+    }
+
+    #[test]
+    fn so_many_are_retired_at_a_time() {
+        let mut of = vec![(80, 0); MAX_RETIRED + 2];
+        of.extend([(80, 1); 3]);
+        assert_eq!(chosen(&rows(&of), of.len(), &[]).len(), MAX_RETIRED + 3);
+    }
 }

@@ -1,5 +1,5 @@
 //! Destinations that have a target of their own. Rows are added here. The agent removes those of departed pods, and retires
-//! and removes those with an address that a pod no longer has.
+//! and removes those with an address that a pod no longer has, or that it has to give back to the pool.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
