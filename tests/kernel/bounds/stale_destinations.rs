@@ -85,37 +85,53 @@ fn destinations_follow_the_address() -> Result<()> {
 }
 
 kernel_test!(a_short_pool_gets_back_what_no_socket_needs);
-/// A pod that connects to ever more destinations does not keep the pool from others as long as it lives.
+/// A pod that connects to ever more destinations does not keep the pool from others as long as it lives. It has to give
+/// back what it has beyond its share.
 fn a_short_pool_gets_back_what_no_socket_needs() -> Result<()> {
-    // Beyond three quarters, which are one pod's share if no other uses the pool.
-    const FROM_POOL: u64 = DESTINATION_POOL / 4 * 3 + 8;
+    // One more than three quarters, which are a pod's share if no other uses the pool.
+    const COUNT: u64 = DESTINATION_QUOTA + DESTINATION_POOL / 4 * 3 + 1;
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
     let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
     let held = held.ok().context("the first connection")?;
-    fixture.client.connect(&APP, at(VIP, 81))?;
+    for port in 81..84 {
+        fixture.client.connect(&APP, at(VIP, port))?;
+    }
     let maps = maps(&fixture.agent.places)?;
     let cookie = fixture.agent.places.cookie("test/app")?;
-    ensure!(maps.destinations_by_pod.get(&cookie)? == Some(2));
+    ensure!(maps.destinations_by_pod.get(&cookie)? == Some(4));
     // As if it had so many.
-    let count = DESTINATION_QUOTA + FROM_POOL;
-    maps.destinations_by_pod.insert(&cookie, &count)?;
+    maps.destinations_by_pod.insert(&cookie, &COUNT)?;
+    let rows = || -> Result<Vec<Destination>> {
+        let rows = maps.destinations.rows()?.into_iter();
+        Ok(rows.map(|(_, row)| row.destination).collect())
+    };
     eventually(SOON, || {
-        let rows = maps.destinations.rows()?;
-        ensure!(rows.len() == 1, "{rows:?}");
+        let rows = rows()?;
+        let retired: Vec<_> = rows.iter().filter(|row| row.retired != 0).collect();
+        ensure!(rows.len() == 4 && retired.len() == 1, "{rows:?}");
+        ensure!(retired[0].dialed_port != 80, "{rows:?}");
         Ok(())
     })?;
-    ensure!(maps.destinations_by_pod.get(&cookie)? == Some(count - 1));
+    eventually(SOON, || {
+        let rows = rows()?;
+        ensure!(rows.len() == 3, "{rows:?}");
+        ensure!(maps.destinations_by_pod.get(&cookie)? == Some(COUNT - 1));
+        Ok(())
+    })?;
     let again = fixture.client.reread_names()?;
     let again = again.first().context("the connection")?;
     let again = again.as_ref().ok().context("its names")?;
     ensure!(again.client == held.client, "{again:?}, not {held:?}");
     // The destination gets another row when it is needed again.
-    let again = fixture.client.connect(&APP, at(VIP, 81))?;
-    ensure!(again.server.original_v4 == Ok(at(VIP, 81)), "{again:?}");
-    let rows = maps.destinations.rows()?;
-    ensure!(rows.len() == 2, "{rows:?}");
+    for port in 81..84 {
+        let again = fixture.client.connect(&APP, at(VIP, port))?;
+        ensure!(again.server.original_v4 == Ok(at(VIP, port)), "{again:?}");
+    }
+    let rows = rows()?;
+    let kept = rows.iter().all(|row| row.retired == 0);
+    ensure!(rows.len() == 4 && kept, "{rows:?}");
     Ok(())
 }
 

@@ -35,11 +35,11 @@ const GRACE: Duration = Duration::from_secs(10);
 const MAX_PAUSE: Duration = Duration::from_secs(320);
 /// From so many rows in use on the pool is short. The pods that have rows of it share these.
 const POOL_SHORT: u64 = DESTINATION_POOL / 4 * 3;
-/// Rows that a pod has beyond its share and that are retired at a time: each is a system call.
-const MAX_RETIRED: usize = 32_768;
+/// Rows of a pod that are retired or removed at a time: each is a system call.
+const MAX_WRITES: usize = 65_536;
 /// DNS servers of a pod whose rows stay: sockets that ask several servers have no peer.
 const MAX_SERVERS: usize = 64;
-/// How long all pods together may take, once the map is read.
+/// How long it may take to list the sockets of all pods, once the map is read.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The addresses of enrolled pods, and which pods may have rows with others, by cookie.
@@ -88,20 +88,16 @@ impl StaleDestinations {
     /// How many rows pods have beyond their share of the pool, by cookie; none unless it is short.
     fn excess(&self, maps: &Maps) -> Result<BTreeMap<u64, usize>> {
         let counts = &maps.destinations_by_pod;
-        if counts.get(&POOL_IN_USE)?.unwrap_or_default() < POOL_SHORT {
+        let pool = counts.get(&POOL_IN_USE)?.unwrap_or_default();
+        if pool < POOL_SHORT {
             return Ok(BTreeMap::new());
         }
         let mut from_pool = Vec::new();
         for cookie in self.pods.keys() {
             let rows = counts.get(cookie)?.unwrap_or_default();
-            if rows > DESTINATION_QUOTA {
-                from_pool.push((*cookie, rows - DESTINATION_QUOTA));
-            }
+            from_pool.push((*cookie, rows.saturating_sub(DESTINATION_QUOTA)));
         }
-        let share = POOL_SHORT / from_pool.len().max(1) as u64;
-        let excess = |(cookie, rows): (u64, u64)| (cookie, rows.saturating_sub(share) as usize);
-        let all = from_pool.into_iter().map(excess);
-        Ok(all.filter(|(_, excess)| *excess > 0).collect())
+        Ok(beyond_share(pool, from_pool))
     }
 
     /// The rows of one pod with an excess are due, each in turn.
@@ -111,7 +107,9 @@ impl StaleDestinations {
             let Some(pod) = self.pods.get_mut(cookie) else {
                 continue;
             };
-            if pod.asked.is_none_or(|asked| asked + GRACE <= now) {
+            // What it has retired is looked at when it is due, not before.
+            let is_due_soon = pod.due.is_some_and(|(at, _)| at <= now + GRACE);
+            if !is_due_soon && pod.asked.is_none_or(|asked| asked + GRACE <= now) {
                 pod.asked = Some(now);
                 pod.due = Some((now, GRACE));
                 self.last = *cookie;
@@ -195,27 +193,33 @@ impl Pod {
         };
         let is_retired = |row: &&DestinationRow| row.destination.retired != 0;
         let (mut stale, current): (Vec<&DestinationRow>, Vec<_>) = rows.iter().partition(is_stale);
+        let of_address = stale.len();
         let in_use = if excess > 0 || stale.iter().any(is_retired) {
             targets_in_use(&self.netns, until)?
         } else {
             BTreeSet::new()
         };
         let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be);
-        let of_address = stale.len();
+        // Those with a lost address go anyway.
+        let excess = excess.saturating_sub(stale.iter().filter(|row| is_idle(row)).count());
         let mut keep = Vec::new();
         choose_idle(current, excess, is_idle, &mut stale, &mut keep);
         for row in keep.into_iter().filter(is_retired) {
             // The pod has the address again, or the row is needed.
             set_retired(row, 0, maps)?;
         }
-        // An earlier agent may have retired it a moment ago.
-        let retired = *self.retired.get_or_insert(now);
+        // An earlier agent may have retired rows a moment ago. None is retired before those can be removed.
+        let is_ripe = *self.retired.get_or_insert(now) + GRACE <= now;
+        let may_retire = is_ripe || !rows.iter().any(|row| is_retired(&row));
         let (mut removed, mut removed_for_pool) = (0_u64, 0);
+        let mut writes = 0..MAX_WRITES;
         let result = stale.iter().enumerate().try_for_each(|(at, row)| {
             if row.destination.retired == 0 {
-                self.retired = Some(now);
-                set_retired(row, 1, maps)?;
-            } else if is_idle(row) && retired + GRACE <= now {
+                if may_retire && writes.next().is_some() {
+                    self.retired = Some(now);
+                    set_retired(row, 1, maps)?;
+                }
+            } else if is_ripe && is_idle(row) && writes.next().is_some() {
                 maps.destinations.remove(&row.key)?;
                 removed += 1;
                 removed_for_pool += usize::from(at >= of_address);
@@ -238,7 +242,19 @@ impl Pod {
     }
 }
 
-/// Of rows with addresses that the pod has, at most `excess` are to go.
+/// How many rows each of these pods has beyond its share of the pool, of which so many are in use. What departed pods have is
+/// in use, too, until their sockets are closed.
+fn beyond_share(pool: u64, mut from_pool: Vec<(u64, u64)>) -> BTreeMap<u64, usize> {
+    from_pool.retain(|(_, rows)| *rows > 0);
+    let all: u64 = from_pool.iter().map(|(_, rows)| rows).sum();
+    let remaining = POOL_SHORT.saturating_sub(pool.saturating_sub(all));
+    let share = remaining / from_pool.len().max(1) as u64;
+    let excess = |(cookie, rows): (u64, u64)| (cookie, rows.saturating_sub(share) as usize);
+    let pods = from_pool.into_iter().map(excess);
+    pods.filter(|(_, excess)| *excess > 0).collect()
+}
+
+/// Of rows with addresses that the pod has, at most `excess` are to go: those that were retired the last time first.
 fn choose_idle<'a>(
     rows: Vec<&'a DestinationRow>,
     excess: usize,
@@ -246,20 +262,24 @@ fn choose_idle<'a>(
     go: &mut Vec<&'a DestinationRow>,
     stay: &mut Vec<&'a DestinationRow>,
 ) {
+    let is_server = |row: &&DestinationRow| row.destination.dialed_port == DNS_PORT;
     let (retired, fresh): (Vec<&DestinationRow>, Vec<_>) = rows
         .into_iter()
         .partition(|row| row.destination.retired != 0);
-    let most = excess.min(retired.len() + MAX_RETIRED);
-    let (mut chosen, mut servers) = (0, 0);
-    // Those that were retired the last time first.
-    for row in retired.into_iter().chain(fresh) {
-        let is_server = row.destination.dialed_port == DNS_PORT;
-        servers += usize::from(is_server);
-        if chosen < most && is_idle(row) && !(is_server && servers <= MAX_SERVERS) {
-            chosen += 1;
-            go.push(row);
-        } else {
-            stay.push(row);
+    // Servers that are not retired are the ones that stay.
+    let mut servers = fresh.iter().filter(|row| is_server(row)).count();
+    let mut chosen = 0;
+    for (rows, before) in [(retired, None), (fresh, Some(0))] {
+        servers = before.unwrap_or(servers);
+        for row in rows {
+            servers += usize::from(is_server(&row));
+            let stays = is_server(&row) && servers <= MAX_SERVERS;
+            if chosen < excess && is_idle(row) && !stays {
+                chosen += 1;
+                go.push(row);
+            } else {
+                stay.push(row);
+            }
         }
     }
 }
@@ -275,52 +295,4 @@ fn set_retired(row: &DestinationRow, retired: u32, maps: &Maps) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytemuck::Zeroable as _;
-
-    use super::*;
-
-    /// Rows with these ports, and whether they are retired.
-    fn rows(of: &[(u16, u32)]) -> Vec<DestinationRow> {
-        let row = |(at, (port, retired)): (usize, &(u16, u32))| {
-            let mut row = DestinationRow::zeroed();
-            row.key.target_be = [at as u32, 0];
-            row.destination.dialed_port = *port;
-            row.destination.retired = *retired;
-            row
-        };
-        of.iter().enumerate().map(row).collect()
-    }
-
-    /// Which of them are to go.
-    fn chosen(rows: &[DestinationRow], excess: usize, in_use: &[u32]) -> Vec<u32> {
-        let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be[0]);
-        let (mut go, mut stay) = (Vec::new(), Vec::new());
-        choose_idle(rows.iter().collect(), excess, is_idle, &mut go, &mut stay);
-        assert_eq!(go.len() + stay.len(), rows.len());
-        go.iter().map(|row| row.key.target_be[0]).collect()
-    }
-
-    #[test]
-    fn rows_that_were_retired_go_first_and_those_in_use_stay() {
-        let rows = rows(&[(80, 0), (80, 0), (80, 1), (80, 1)]);
-        assert!(chosen(&rows, 0, &[]).is_empty());
-        assert_eq!(chosen(&rows, 2, &[]), [2, 3]);
-        assert_eq!(chosen(&rows, 3, &[3]), [2, 0, 1]);
-        assert!(chosen(&rows, 9, &[0, 1, 2, 3]).is_empty());
-    }
-
-    #[test]
-    fn some_servers_stay() {
-        let of: Vec<(u16, u32)> = (0..MAX_SERVERS + 2).map(|_| (DNS_PORT, 0)).collect();
-        let [first, second] = [MAX_SERVERS as u32, MAX_SERVERS as u32 + 1];
-        assert_eq!(chosen(&rows(&of), 9, &[]), [first, second]);
-    }
-
-    #[test]
-    fn so_many_are_retired_at_a_time() {
-        let mut of = vec![(80, 0); MAX_RETIRED + 2];
-        of.extend([(80, 1); 3]);
-        assert_eq!(chosen(&rows(&of), of.len(), &[]).len(), MAX_RETIRED + 3);
-    }
-}
+mod tests;
