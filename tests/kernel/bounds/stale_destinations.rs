@@ -56,11 +56,7 @@ fn destinations_follow_the_address() -> Result<()> {
         Ok(())
     })?;
     // What is left is the open connection's, which has its names.
-    let again = fixture.client.reread_names()?;
-    let again = again.first().context("the connection")?;
-    let again = again.as_ref().ok().context("its names")?;
-    ensure!(again.client == held.client, "{again:?}, not {held:?}");
-    ensure!(again.server.original_v4 == Ok(at(VIP, 80)), "{again:?}");
+    keeps_its_names(&fixture, &held)?;
     let last = own(addresses.end - 1);
     dial_from(&fixture, &last)?;
     ensure!(without_target()? == before, "it has a target now");
@@ -120,10 +116,7 @@ fn a_short_pool_gets_back_what_no_socket_needs() -> Result<()> {
         ensure!(maps.destinations_by_pod.get(&cookie)? == Some(COUNT - 1));
         Ok(())
     })?;
-    let again = fixture.client.reread_names()?;
-    let again = again.first().context("the connection")?;
-    let again = again.as_ref().ok().context("its names")?;
-    ensure!(again.client == held.client, "{again:?}, not {held:?}");
+    keeps_its_names(&fixture, &held)?;
     // The destination gets another row when it is needed again.
     for port in 81..84 {
         let again = fixture.client.connect(&APP, at(VIP, port))?;
@@ -132,6 +125,16 @@ fn a_short_pool_gets_back_what_no_socket_needs() -> Result<()> {
     let rows = rows()?;
     let kept = rows.iter().all(|row| row.retired == 0);
     ensure!(rows.len() == 4 && kept, "{rows:?}");
+    Ok(())
+}
+
+/// Checks the connection to port 80 that the client holds.
+fn keeps_its_names(fixture: &PodFixture, held: &Connected) -> Result<()> {
+    let again = fixture.client.reread_names()?;
+    let again = again.first().context("the connection")?;
+    let again = again.as_ref().ok().context("its names")?;
+    ensure!(again.client == held.client, "{again:?}, not {held:?}");
+    ensure!(again.server.original_v4 == Ok(at(VIP, 80)), "{again:?}");
     Ok(())
 }
 
