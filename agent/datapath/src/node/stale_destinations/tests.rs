@@ -44,7 +44,7 @@ fn the_same_servers_stay_when_the_others_were_retired() {
 }
 
 #[test]
-fn pods_have_equal_shares_of_what_departed_ones_leave() {
+fn each_pod_has_the_same_share_of_what_departed_ones_leave() {
     let excess = |pool, pods: &[(u64, u64)]| -> Vec<(u64, usize)> {
         beyond_share(pool, pods.to_vec()).into_iter().collect()
     };
