@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Programs of the host that tests start, and `modprobe`, which the kernel starts.
-const PROGRAMS: [&str; 27] = [
+const PROGRAMS: [&str; 28] = [
     "sh",
     "ip",
     "ss",
@@ -32,6 +32,7 @@ const PROGRAMS: [&str; 27] = [
     "ip6tables",
     "ip6tables-save",
     "ip6tables-restore",
+    "iptables-nft",
     "iptables-legacy",
     "iptables-legacy-save",
     "iptables-legacy-restore",
