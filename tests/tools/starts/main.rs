@@ -19,7 +19,7 @@ struct Options {
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pods: u32,
     /// How many pods the node has already
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(0..=2000))]
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(0..=1000))]
     node: u32,
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
