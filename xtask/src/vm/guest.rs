@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Programs of the host that tests start, and `modprobe`, which the kernel starts.
-const PROGRAMS: [&str; 28] = [
+const PROGRAMS: [&str; 29] = [
     "sh",
     "ip",
     "ss",
@@ -33,6 +33,7 @@ const PROGRAMS: [&str; 28] = [
     "ip6tables-save",
     "ip6tables-restore",
     "iptables-nft",
+    "ip6tables-nft",
     "iptables-legacy",
     "iptables-legacy-save",
     "iptables-legacy-restore",
