@@ -66,18 +66,25 @@ impl StaleDestinations {
     /// A pod has these addresses now.
     pub(super) fn follow(&mut self, netns: Arc<Netns>, own: HashSet<Addr>) {
         let cookie = netns.cookie();
-        let known = self.pods.get(&cookie);
-        if known.is_some_and(|known| known.own == own) {
-            return;
+        let due = Some((Instant::now() + SETTLED, GRACE));
+        match self.pods.get_mut(&cookie) {
+            Some(pod) if pod.own == own => {}
+            Some(pod) => {
+                pod.netns = netns;
+                pod.own = own;
+                pod.due = due;
+            }
+            None => {
+                let pod = Pod {
+                    netns,
+                    own,
+                    due,
+                    asked: None,
+                    retired: None,
+                };
+                self.pods.insert(cookie, pod);
+            }
         }
-        let pod = Pod {
-            asked: known.and_then(|known| known.asked),
-            retired: known.and_then(|known| known.retired),
-            due: Some((Instant::now() + SETTLED, GRACE)),
-            netns,
-            own,
-        };
-        self.pods.insert(cookie, pod);
     }
 
     /// A pod leaves: all its rows are removed.
@@ -92,12 +99,11 @@ impl StaleDestinations {
         if pool < POOL_SHORT {
             return Ok(BTreeMap::new());
         }
-        let mut from_pool = Vec::new();
-        for cookie in self.pods.keys() {
-            let rows = counts.get(cookie)?.unwrap_or_default();
-            from_pool.push((*cookie, rows.saturating_sub(DESTINATION_QUOTA)));
-        }
-        Ok(beyond_share(pool, from_pool))
+        let rows = counts.rows()?.into_iter();
+        let of_pods = rows.filter(|(cookie, _)| self.pods.contains_key(cookie));
+        let from_pool =
+            of_pods.map(|(cookie, rows)| (cookie, rows.saturating_sub(DESTINATION_QUOTA)));
+        Ok(beyond_share(pool, from_pool.collect()))
     }
 
     /// The rows of one pod with an excess are due, each in turn.
@@ -202,9 +208,9 @@ impl Pod {
         let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be);
         // Those with a lost address go anyway.
         let excess = excess.saturating_sub(stale.iter().filter(|row| is_idle(row)).count());
-        let mut keep = Vec::new();
-        choose_idle(current, excess, is_idle, &mut stale, &mut keep);
-        for row in keep.into_iter().filter(is_retired) {
+        let (idle, stay) = choose_idle(current, excess, is_idle);
+        stale.extend(idle);
+        for row in stay.into_iter().filter(is_retired) {
             // The pod has the address again, or the row is needed.
             set_retired(row, 0, maps)?;
         }
@@ -255,33 +261,25 @@ fn beyond_share(pool: u64, mut from_pool: Vec<(u64, u64)>) -> BTreeMap<u64, usiz
 }
 
 /// Of rows with addresses that the pod has, at most `excess` are to go: those that were retired the last time first.
-fn choose_idle<'a>(
-    rows: Vec<&'a DestinationRow>,
+/// Answers these, and the ones that stay.
+fn choose_idle(
+    rows: Vec<&DestinationRow>,
     excess: usize,
     is_idle: impl Fn(&DestinationRow) -> bool,
-    go: &mut Vec<&'a DestinationRow>,
-    stay: &mut Vec<&'a DestinationRow>,
-) {
+) -> (Vec<&DestinationRow>, Vec<&DestinationRow>) {
     let is_server = |row: &&DestinationRow| row.destination.dialed_port == DNS_PORT;
-    let (retired, fresh): (Vec<&DestinationRow>, Vec<_>) = rows
-        .into_iter()
-        .partition(|row| row.destination.retired != 0);
+    let (mut stay, mut rows): (Vec<&DestinationRow>, Vec<_>) =
+        rows.into_iter().partition(is_server);
     // Servers that are not retired are the ones that stay.
-    let mut servers = fresh.iter().filter(|row| is_server(row)).count();
-    let mut chosen = 0;
-    for (rows, before) in [(retired, None), (fresh, Some(0))] {
-        servers = before.unwrap_or(servers);
-        for row in rows {
-            servers += usize::from(is_server(&row));
-            let stays = is_server(&row) && servers <= MAX_SERVERS;
-            if chosen < excess && is_idle(row) && !stays {
-                chosen += 1;
-                go.push(row);
-            } else {
-                stay.push(row);
-            }
-        }
+    stay.sort_by_key(|row| row.destination.retired);
+    rows.extend(stay.drain(MAX_SERVERS.min(stay.len())..));
+    rows.sort_by_key(|row| row.destination.retired == 0);
+    let mut go = Vec::new();
+    for row in rows {
+        let goes = go.len() < excess && is_idle(row);
+        if goes { &mut go } else { &mut stay }.push(row);
     }
+    (go, stay)
 }
 
 fn set_retired(row: &DestinationRow, retired: u32, maps: &Maps) -> Result<()> {

@@ -17,8 +17,7 @@ fn rows(of: &[(u16, u32)]) -> Vec<DestinationRow> {
 /// Which of them are to go.
 fn chosen(rows: &[DestinationRow], excess: usize, in_use: &[u32]) -> Vec<u32> {
     let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be[0]);
-    let (mut go, mut stay) = (Vec::new(), Vec::new());
-    choose_idle(rows.iter().collect(), excess, is_idle, &mut go, &mut stay);
+    let (go, stay) = choose_idle(rows.iter().collect(), excess, is_idle);
     assert_eq!(go.len() + stay.len(), rows.len());
     go.iter().map(|row| row.key.target_be[0]).collect()
 }
