@@ -108,8 +108,9 @@ impl Adopter {
         }
     }
 
-    /// Starts a search and waits a moment for its end. A search that takes longer continues by itself. What
-    /// is not found stays out of the map: inbound connections are refused, and a later search tries again.
+    /// Starts a search and waits a moment for its end. A search that takes longer continues by itself, and one that cannot
+    /// begin at once begins after others. What is not found stays out of the map: inbound connections are refused, and a
+    /// later search tries again.
     pub async fn search(&self, search: Search) {
         let shared = Arc::clone(&self.shared);
         let started = self

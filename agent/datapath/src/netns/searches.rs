@@ -9,8 +9,8 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 #[derive(Clone, Debug)]
 pub(crate) struct Searches {
     permits: Arc<Semaphore>,
-    /// Cookies of the namespaces that are being searched.
-    running: Arc<Mutex<BTreeSet<u64>>>,
+    /// Cookies of the namespaces that are being searched, or wait for it.
+    pending: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 impl Searches {
@@ -18,25 +18,40 @@ impl Searches {
     pub(crate) fn new(at_a_time: usize) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(at_a_time)),
-            running: Arc::default(),
+            pending: Arc::default(),
         }
     }
 
-    /// Starts one in the namespace with this cookie; `None` if it is being searched already, or too many are.
+    /// Searches in the namespace with this cookie, unless a search there has not ended yet. Answers the search if it
+    /// could begin at once; it begins after others if too many are running.
     pub(crate) fn start(
         &self,
         cookie: u64,
         search: impl FnOnce() + Send + 'static,
     ) -> Option<JoinHandle<()>> {
-        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
-        if !self.running.lock().insert(cookie) {
+        if !self.pending.lock().insert(cookie) {
             return None;
         }
-        let searches = self.clone();
-        Some(tokio::task::spawn_blocking(move || {
-            search();
-            searches.running.lock().remove(&cookie);
-            drop(permit);
-        }))
+        let pending = Arc::clone(&self.pending);
+        let run = move |permit| {
+            tokio::task::spawn_blocking(move || {
+                search();
+                pending.lock().remove(&cookie);
+                drop(permit);
+            })
+        };
+        let permits = Arc::clone(&self.permits);
+        if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
+            return Some(run(permit));
+        }
+        tokio::spawn(async move {
+            if let Ok(permit) = permits.acquire_owned().await {
+                run(permit);
+            }
+        });
+        None
     }
 }
+
+#[cfg(test)]
+mod tests;

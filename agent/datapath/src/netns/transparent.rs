@@ -95,8 +95,8 @@ impl Transparency {
         }
     }
 
-    /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next call tries
-    /// again. Those that are to stay so are not set back.
+    /// Makes the listeners on these ports transparent, some time soon. If the pod is being searched, the next call tries again.
+    /// Those that are to stay so are not set back.
     pub fn set(&self, netns: Arc<Netns>, ports: Vec<u16>, are_to_stay: bool) {
         let cookie = netns.cookie();
         let mut changed = self.changed.lock();
@@ -134,8 +134,8 @@ impl Transparency {
         self.set_back();
     }
 
-    /// Continues with what [`Transparency::unset`] could not do at once, because other searches were running, also one that
-    /// makes the same listeners transparent.
+    /// Continues with what [`Transparency::unset`] could not do at once, because another search was running in the same pod,
+    /// also one that makes the same listeners transparent.
     pub fn set_back(&self) {
         let to_set_back: Vec<_> = {
             let changed = self.changed.lock();
