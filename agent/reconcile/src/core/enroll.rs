@@ -1,8 +1,8 @@
 //! Enrolls one pod: its namespace is opened, its rows are written, what an earlier agent had of it is
 //! replaced.
 
-use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::PodRef;
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+use sidetrack_policy::{PodRef, manifest::NetnsRef};
 use tracing::{info, warn};
 
 use super::{
@@ -14,7 +14,7 @@ use crate::{
     events::ENROLLED,
     node::{EnrollError, Enrollment, Found, Link as _, Node, NodeError, Opened, Processes as _},
     plan::{self, Change},
-    state::{Goal, ListenerSearch, PodState, State},
+    state::{Goal, ListenerSearch, PodState, Record, State},
 };
 
 impl<N: Node> Core<N> {
@@ -116,9 +116,20 @@ impl<N: Node> Core<N> {
         if let Some((name, _)) = own {
             return Some(name.clone());
         }
-        let name = self.held.earlier_name(cookie)?;
+        let earlier = self.held.earlier_at(cookie)?;
+        let name = earlier.pod.as_ref()?;
         let record = self.pods.get(name)?;
-        (record.state() != PodState::Skipped).then(|| name.clone())
+        let is_owner = record.state() != PodState::Skipped && !self.leaves(record, earlier.inode);
+        is_owner.then(|| name.clone())
+    }
+
+    /// Whether a pod is to be enrolled in another namespace than an earlier agent has found it in.
+    fn leaves(&self, record: &Record<N>, earlier: NetnsInode) -> bool {
+        let Some(NetnsRef::Path(path)) = record.goal().map(|goal| goal.netns) else {
+            return false;
+        };
+        let wanted = self.node.inode_at(&path);
+        wanted.is_some_and(|wanted| wanted != earlier)
     }
 
     #[expect(clippy::too_many_arguments, reason = "each is a part of one request")]

@@ -94,10 +94,10 @@ impl<N: Node> HeldNamespaces<N> {
         })
     }
 
-    /// The pod of an earlier agent that has a namespace.
-    pub(super) fn earlier_name(&self, cookie: NetnsCookie) -> Option<&PodRef> {
+    /// What an earlier agent wrote for a namespace.
+    pub(super) fn earlier_at(&self, cookie: NetnsCookie) -> Option<&EarlierRows<N::Rows>> {
         match self.0.get(&cookie)? {
-            Held::Earlier(rows) => rows.pod.as_ref(),
+            Held::Earlier(rows) => Some(rows),
             Held::Departing(..) | Held::Removal(_) => None,
         }
     }

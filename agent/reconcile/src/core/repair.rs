@@ -184,6 +184,6 @@ impl<N: Node> Core<N> {
         }?;
         let own = self.enrollments().find(|(_, it)| it.cookie == cookie);
         own.map(|(name, _)| name)
-            .or_else(|| self.held.earlier_name(cookie))
+            .or_else(|| self.held.earlier_at(cookie)?.pod.as_ref())
     }
 }

@@ -9,12 +9,12 @@ use sidetrack_policy::{
     mesh::Mesh,
     select::Enroll,
 };
-use sidetrack_reconcile::PodState;
+use sidetrack_reconcile::{Node as _, PodState};
 
 use crate::{
     events::{Event, LIST, ORDINARY},
     pods::Variant,
-    run::{Run, ready},
+    run::{Run, own_path, ready},
 };
 
 fn servers(texts: &[&str]) -> Vec<IpAddr> {
@@ -128,6 +128,38 @@ fn a_pod_that_is_listed_again_stays_as_it_is() {
     run.happen(LIST);
     assert_eq!(run.world.borrow().searches, searches);
     assert!(run.core.drain_events().is_empty());
+}
+
+#[test]
+fn pods_that_swapped_their_namespaces_while_no_agent_ran_are_enrolled() {
+    let mut run = Run::after(
+        false,
+        &[
+            Event::Create(0, Variant::Plain),
+            Event::Create(1, Variant::Ports),
+            Event::Start(0, ORDINARY),
+            Event::Start(1, ORDINARY),
+            LIST,
+        ],
+    );
+    let [first, second] = [0, 1].map(|slot| own_path(&run.pods[&slot], false));
+    {
+        let paths = &mut run.world.borrow_mut().paths;
+        let [at_first, at_second] = [&first, &second].map(|path| paths[path]);
+        paths.insert(first, at_second);
+        paths.insert(second, at_first);
+    }
+    run.happen(Event::Restart);
+    run.happen(LIST);
+    run.tick(500);
+    for slot in [0, 1] {
+        let name = &run.pods[&slot].name;
+        let (_, record) = run.core.pods().find(|(it, _)| *it == name).expect("listed");
+        assert_eq!(record.state(), PodState::Enrolled, "{:?}", record.reason());
+        let enrollment = record.enrollment().expect("enrolled");
+        let own = run.core.node.inode_at(&own_path(&run.pods[&slot], false));
+        assert_eq!(Some(enrollment.inode), own);
+    }
 }
 
 #[test]
