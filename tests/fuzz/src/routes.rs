@@ -64,6 +64,9 @@ const V6_PREFIXES: [u8; 8] = [0, 16, 48, 63, 64, 120, 127, 128];
 /// A namespace for tables, of the calling thread.
 pub struct Tables {
     socket: Socket,
+    /// Whether a route of table default is taken although table main refuses the destination: so do older kernels for
+    /// IPv4, such as 6.8.1, as long as nobody has added a rule. sidetrack refuses.
+    takes_refused: bool,
 }
 
 impl Tables {
@@ -74,8 +77,19 @@ impl Tables {
     pub fn new() -> Self {
         unshare(CloneFlags::CLONE_NEWNET).expect("root, for a network namespace");
         ip(NETWORK);
-        let socket = netlink::open(NETLINK_ROUTE).expect("a netlink socket");
-        Self { socket }
+        let mut tables = Self {
+            socket: netlink::open(NETLINK_ROUTE).expect("a netlink socket"),
+            takes_refused: false,
+        };
+        let batch = |verb: &str| {
+            let refusal = "unreachable 192.0.2.0/24";
+            format!("route {verb} {refusal}\nroute {verb} 192.0.2.0/24 dev eth0 table default\n")
+        };
+        ip(&batch("add"));
+        let refused = tables.kernels(Ipv4Addr::new(192, 0, 2, 1).into());
+        tables.takes_refused = !matches!(refused, Answer::Fails(_));
+        ip(&batch("delete"));
+        tables
     }
 
     /// Sets the tables that the input encodes, four bytes a route, and compares.
@@ -100,7 +114,9 @@ impl Tables {
         let mut compared = Ok(());
         for addr in destinations(&routes) {
             let (ours, kernels) = (looked_up(&rows, addr), self.kernels(addr));
-            if ours != kernels {
+            let is_excused =
+                self.takes_refused && addr.is_ipv4() && matches!(ours, Answer::Fails(_));
+            if ours != kernels && !is_excused {
                 compared = Err((addr, ours, kernels));
             }
         }
