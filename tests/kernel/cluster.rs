@@ -1,5 +1,6 @@
 //! Pods from the API server.
 
+mod api_load;
 mod capabilities;
 mod classes;
 mod completed;

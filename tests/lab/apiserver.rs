@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-pub use self::store::Request;
+pub use self::store::{Request, Traffic};
 use self::store::{Resource, Store};
 
 /// What a client must show.
@@ -306,6 +306,12 @@ impl ApiServer {
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.store.requests()
+    }
+
+    /// How much was asked for so far, and how much answered.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.store.traffic()
     }
 
     /// The user and the groups that each request so far has impersonated, without repetition; empty for none.

@@ -17,6 +17,8 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, patch, post},
 };
+use http_body_util::BodyExt as _;
+use hyper::body::Frame;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -189,6 +191,7 @@ async fn authenticate(
     request: axum::extract::Request,
     next: Next,
 ) -> Response {
+    store.add_request();
     tokio::time::sleep(store.delay()).await;
     let shown = headers.get(header::AUTHORIZATION);
     let revoked = store.is_revoked();
@@ -199,7 +202,12 @@ async fn authenticate(
     let names = names.iter().flat_map(|name| headers.get_all(*name));
     let names = names.filter_map(|name| name.to_str().ok());
     store.impersonate(names.map(str::to_owned).collect());
-    next.run(request).await
+    let count = move |frame: Frame<Bytes>| {
+        store.add_bytes(frame.data_ref().map_or(0, Bytes::len));
+        frame
+    };
+    let answer = next.run(request).await;
+    answer.map(|body| Body::new(body.map_frame(count)))
 }
 
 /// Parameters of list and watch.

@@ -60,6 +60,26 @@ pub struct Change {
     pub object: Value,
 }
 
+/// What clients have asked for and got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// How many requests.
+    pub requests: u64,
+    /// Bytes of the answers, without their headers.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// What has come since.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            requests: self.requests - earlier.requests,
+            bytes: self.bytes - earlier.bytes,
+        }
+    }
+}
+
 /// Everything.
 #[derive(Debug)]
 pub struct Store {
@@ -78,6 +98,7 @@ struct Inner {
     history: Vec<Change>,
     events: Vec<Value>,
     requests: BTreeSet<Request>,
+    traffic: Traffic,
     /// Whom requests impersonated: user, then groups.
     impersonated: BTreeSet<Vec<String>>,
     delay: Duration,
@@ -313,6 +334,18 @@ impl Store {
             group,
             resource,
         });
+    }
+
+    pub fn add_request(&self) {
+        self.lock().traffic.requests += 1;
+    }
+
+    pub fn add_bytes(&self, bytes: usize) {
+        self.lock().traffic.bytes += bytes as u64;
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        self.lock().traffic
     }
 
     pub fn impersonate(&self, names: Vec<String>) {
