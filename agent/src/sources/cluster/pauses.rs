@@ -1,6 +1,6 @@
 //! Pauses after failed requests to the API server.
 
-use std::{collections::hash_map::RandomState, hash::BuildHasher as _, time::Duration};
+use std::time::Duration;
 
 use super::watch::Pauses;
 
@@ -46,8 +46,7 @@ impl Pauses for Backoff {
         };
         let base = SHORTEST << self.failures.min(most);
         self.failures = self.failures.saturating_add(1);
-        let random = RandomState::new().hash_one(self.failures);
-        Duration::from_millis(base / 2 + random % base)
+        Duration::from_millis(base / 2 + fastrand::u64(..base))
     }
 
     fn reset(&mut self) {

@@ -33,7 +33,7 @@ const MAX_STATUS: usize = 64 << 10;
 pub struct Timeouts {
     /// For the body of a list.
     pub list: Duration,
-    /// After this duration the server ends a watch (`timeoutSeconds`). Longer than what a silent load balancer in
+    /// After this duration at most, and half of it at least, the server ends a watch (`timeoutSeconds`). Longer than what a silent load balancer in
     /// between allows is harmless: it costs a reconnect.
     pub watch: Duration,
     /// How much later than that a watch is given up.
@@ -160,10 +160,11 @@ impl Requests {
 
     /// Opens a watch that begins after a version.
     pub(super) async fn open(&self, version: &str) -> Result<Response<Body>, Failure> {
-        let seconds = self.timeouts.watch.as_secs().try_into();
+        let most = u32::try_from(self.timeouts.watch.as_secs()).unwrap_or(u32::MAX);
         let parameters = WatchParams {
             field_selector: self.target.fields.clone(),
-            timeout: Some(seconds.unwrap_or(u32::MAX).max(1)),
+            // All nodes' agents open theirs when the server comes back: they are not to do so together ever after.
+            timeout: Some(fastrand::u32(most / 2..=most).max(1)),
             bookmarks: true,
             ..WatchParams::default()
         };

@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     convert::Infallible,
     sync::{
         Arc, Mutex,
@@ -126,6 +126,31 @@ fn other_failures_of_a_watch_are_reported_and_waited_out() {
     let (pauses, failures) = until_listed_again(500);
     assert_eq!(failures, 2);
     assert!(pauses >= failures, "{pauses} pauses");
+}
+
+#[test]
+fn watches_of_many_agents_do_not_end_together() {
+    let asked = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&asked);
+    let answer = move |query: &Parameters| {
+        if !query.contains_key("watch") {
+            return list(&[], None);
+        }
+        let seconds: u32 = query["timeoutSeconds"].parse().unwrap();
+        seen.lock().unwrap().insert(seconds);
+        Response::new(Body::empty())
+    };
+    block_on(async {
+        let (mut watch, _) = follow(answer, Timeouts::default());
+        let mut current = 0;
+        while current < 20 {
+            current += u32::from(matches!(watch.next().await, Update::Current));
+        }
+    })
+    .unwrap();
+    let asked = asked.lock().unwrap();
+    assert!(asked.len() > 1, "{asked:?}");
+    assert!(asked.iter().all(|it| (145..=290).contains(it)), "{asked:?}");
 }
 
 /// What happens in the time of several watches, of which the server says nothing in any.
