@@ -17,9 +17,13 @@ use super::{
 };
 
 impl Datapath {
-    /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is
-    /// attached.
+    /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is attached. One of this agent
+    /// stays: with that it has taken over the pod, and the kernel needs about a millisecond for another.
     pub fn attach_pod(&mut self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
+        let link = self.attachments.pods.get(&cookie);
+        if link.is_some_and(Link::is_in_netns) {
+            return Ok(());
+        }
         let path = self.pins.pod_link(cookie.get());
         let program = self.inbound.instance(cookie)?;
         // The directory is that of this namespace.
