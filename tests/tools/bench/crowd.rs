@@ -1,6 +1,9 @@
 //! A node with many pods, and how long its agent takes to enroll them.
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -25,6 +28,9 @@ pub struct Starts {
     /// Memory of the maps then, KiB.
     #[serde(default)]
     pub maps_kib: u64,
+    /// Processor time of the agent in a second in which nothing changes, microseconds.
+    #[serde(default)]
+    pub idle_us: u64,
 }
 
 /// The pods. Fields drop in order.
@@ -67,9 +73,19 @@ impl Crowd {
             takeover_ms: takeover.as_millis() as u64,
             memory_kib: process.status()?.vmrss.unwrap_or_default(),
             maps_kib: maps / 1024,
+            idle_us: idle(&agent)?.as_micros() as u64,
         };
         Ok(Self { agent, lab, starts })
     }
+}
+
+/// Processor time in a second, of some seconds beyond the first searches for listeners, which these pods do not have.
+fn idle(agent: &Agent) -> Result<Duration> {
+    const SECONDS: u32 = 20;
+    thread::sleep(Duration::from_secs(20));
+    let before = agent.cpu_time()?;
+    thread::sleep(Duration::from_secs(SECONDS.into()));
+    Ok(agent.cpu_time()?.saturating_sub(before) / SECONDS)
 }
 
 /// Starts an agent and waits until it has all pods.

@@ -42,7 +42,7 @@ struct Options {
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Pods of the node with many
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(1..=2500))]
     pods: u16,
     /// Without --field: also measure with Envoy as the sidecar
     #[arg(long)]
