@@ -71,7 +71,7 @@ fn each_has_its_reason() -> Result<()> {
         (
             "typo",
             "skipped",
-            "label sidetrack.dev/interception is \"enable\" on the pod or its namespace; write \"enabled\" or \"disabled\"",
+            "label sidetrack.dev/interception is \"enable\" on the pod; write \"enabled\" or \"disabled\"",
         ),
         (
             "bare",

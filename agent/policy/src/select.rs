@@ -1,5 +1,7 @@
 //! Which pods are enrolled, and why the others are not.
 
+use std::fmt;
+
 use crate::{
     dialect::Dialect,
     error::PolicyError,
@@ -53,22 +55,38 @@ pub enum Skipped {
     #[error("its proxy is a gateway (proxy router)")]
     Gateway,
     /// A label opts it out.
-    #[error("label {LABEL} is \"disabled\" on the pod or its namespace")]
-    OptedOut,
+    #[error("label {LABEL} is \"disabled\" on {0}")]
+    OptedOut(Holder),
     /// No label opts it in.
     #[error("label {LABEL} is not \"enabled\" on the pod or its namespace")]
     NotOptedIn,
     /// A label has a value that says nothing.
-    #[error(
-        "label {LABEL} is {0:?} on the pod or its namespace; write \"enabled\" or \"disabled\""
-    )]
-    OtherLabel(String),
+    #[error("label {LABEL} is {0:?} on {1}; write \"enabled\" or \"disabled\"")]
+    OtherLabel(String, Holder),
     /// Interception mode NONE.
     #[error("its interception mode is NONE")]
     ModeNone,
     /// It has ended.
     #[error("it has completed")]
     Completed,
+}
+
+/// What has a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The pod itself.
+    Pod,
+    /// Its Kubernetes namespace.
+    Namespace,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pod => "the pod",
+            Self::Namespace => "its namespace",
+        })
+    }
 }
 
 /// Why a pod that should be enrolled cannot be.
@@ -210,7 +228,7 @@ pub fn wanted_in(
         Some(_) => Policy::of_pod(pod, &mesh.defaults),
         None => Policy::of_ambient_pod(pod),
     };
-    let policy = match policy {
+    let mut policy = match policy {
         Ok(policy) => policy,
         Err(errors) => return Wanted::Rejected(Rejected::Policy(errors)),
     };
@@ -236,6 +254,7 @@ pub fn wanted_in(
     if !mesh.sees_interfaces && !named.is_empty() {
         return Wanted::Rejected(Rejected::Interfaces(shortened(&named.join(","))));
     }
+    policy.remarks.extend(ignored_labels(pod, labels));
     Wanted::Enrolled(Box::new(policy))
 }
 
@@ -293,8 +312,6 @@ fn is_ambient(pod: &PodFacts, labels: NamespaceLabels<'_>) -> bool {
 }
 
 fn skipped(pod: &PodFacts, namespace: NamespaceLabels<'_>, mesh: &Mesh) -> Option<Skipped> {
-    let labels = &pod.meta.labels;
-    let pod_label = labels.interception.as_deref();
     // Reasons in the pod itself come first: no label changes them.
     if pod.spec.host_network == Some(true) {
         return Some(Skipped::HostNetwork);
@@ -315,18 +332,45 @@ fn skipped(pod: &PodFacts, namespace: NamespaceLabels<'_>, mesh: &Mesh) -> Optio
     if is_completed(pod) {
         return Some(Skipped::Completed);
     }
-    let labeled = |value: &str| [pod_label, namespace.interception].contains(&Some(value));
-    if labeled("disabled") {
-        return Some(Skipped::OptedOut);
+    let labels = interception_labels(pod, namespace);
+    let holder = |value| labels.iter().find(|it| it.0 == value).map(|it| it.1);
+    if let Some(holder) = holder("disabled") {
+        return Some(Skipped::OptedOut(holder));
     }
     // The label of ambient mode is an opt-in.
-    if sidecar.is_none() || mesh.enroll == Enroll::Injected || labeled("enabled") {
+    if sidecar.is_none() || mesh.enroll == Enroll::Injected || holder("enabled").is_some() {
         return None;
     }
-    let other = pod_label.or(namespace.interception);
-    Some(other.map_or(Skipped::NotOptedIn, |label| {
-        Skipped::OtherLabel(shortened(label))
-    }))
+    Some(match labels.first() {
+        Some((label, holder)) => Skipped::OtherLabel(shortened(label), *holder),
+        None => Skipped::NotOptedIn,
+    })
+}
+
+/// The values of [`LABEL`] that a pod is selected by, its own first.
+fn interception_labels<'a>(
+    pod: &'a PodFacts,
+    namespace: NamespaceLabels<'a>,
+) -> Vec<(&'a str, Holder)> {
+    let own = pod.meta.labels.interception.as_deref();
+    let own = own.map(|label| (label, Holder::Pod));
+    let others = namespace
+        .interception
+        .map(|label| (label, Holder::Namespace));
+    own.into_iter().chain(others).collect()
+}
+
+/// Remarks on labels that say nothing, of a pod that is enrolled without them.
+fn ignored_labels(pod: &PodFacts, namespace: NamespaceLabels<'_>) -> Vec<String> {
+    let labels = interception_labels(pod, namespace).into_iter();
+    let ignored = labels.filter(|(label, _)| !["enabled", "disabled"].contains(label));
+    let remark = |(label, holder): (&str, Holder)| {
+        let label = shortened(label);
+        format!(
+            "label {LABEL} is {label:?} on {holder} and has no effect; write \"enabled\" or \"disabled\""
+        )
+    };
+    ignored.map(remark).collect()
 }
 
 /// What a mesh's own injector says of a pod with its sidecar.

@@ -170,8 +170,8 @@ fn is_labeled(pod: &PodFacts, namespace_label: Option<&String>, wanted: &Wanted)
         .any(|label| label == "enabled");
     match wanted {
         Wanted::Enrolled(_) | Wanted::Rejected(_) => true,
-        Wanted::Skipped(Skipped::OtherLabel(_)) => true,
-        Wanted::Skipped(Skipped::OptedOut | Skipped::NotOptedIn | Skipped::Completed) => false,
+        Wanted::Skipped(Skipped::OtherLabel(..)) => true,
+        Wanted::Skipped(Skipped::OptedOut(_) | Skipped::NotOptedIn | Skipped::Completed) => false,
         Wanted::Skipped(_) => is_enabled && own.is_none_or(|label| label != "disabled"),
     }
 }

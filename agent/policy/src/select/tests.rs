@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Enroll, INJECT, NamespaceLabels, Prospect, Rejected, Skipped, Wanted, is_starting, prospect,
-    wanted, wanted_in,
+    Enroll, Holder, INJECT, NamespaceLabels, Prospect, Rejected, Skipped, Wanted, is_starting,
+    prospect, wanted, wanted_in,
 };
 use crate::{
     Dialect,
@@ -42,20 +42,22 @@ fn selected(pod: &PodFacts, enroll: Enroll, namespace_label: Option<&str>) -> Re
 #[test]
 fn labels_of_pod_and_namespace() {
     use Enroll::{Injected, Labeled};
+    use Holder::Namespace;
     use Skipped::{NotOptedIn, OptedOut};
     let (enabled, disabled) = (Some("enabled"), Some("disabled"));
-    let other = |value: &str| Err(Skipped::OtherLabel(value.to_owned()));
+    let other = |value: &str, holder| Err(Skipped::OtherLabel(value.to_owned(), holder));
+    let out = |holder| Err(OptedOut(holder));
     for (pod_label, namespace_label, labeled, all) in [
         (None, None, Err(NotOptedIn), Ok(())),
         (None, enabled, Ok(()), Ok(())),
-        (None, disabled, Err(OptedOut), Err(OptedOut)),
-        (None, Some("true"), other("true"), Ok(())),
+        (None, disabled, out(Namespace), out(Namespace)),
+        (None, Some("true"), other("true", Namespace), Ok(())),
         (enabled, None, Ok(()), Ok(())),
         (enabled, enabled, Ok(()), Ok(())),
-        (enabled, disabled, Err(OptedOut), Err(OptedOut)),
-        (disabled, None, Err(OptedOut), Err(OptedOut)),
-        (disabled, enabled, Err(OptedOut), Err(OptedOut)),
-        (Some("yes"), None, other("yes"), Ok(())),
+        (enabled, disabled, out(Namespace), out(Namespace)),
+        (disabled, None, out(Holder::Pod), out(Holder::Pod)),
+        (disabled, enabled, out(Holder::Pod), out(Holder::Pod)),
+        (Some("yes"), None, other("yes", Holder::Pod), Ok(())),
         (Some("yes"), enabled, Ok(()), Ok(())),
     ] {
         let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
@@ -64,6 +66,30 @@ fn labels_of_pod_and_namespace() {
         assert_eq!(selected(&pod, Labeled, namespace_label), labeled, "{case}");
         assert_eq!(selected(&pod, Injected, namespace_label), all, "{case}");
     }
+}
+
+#[test]
+fn a_label_that_says_nothing_is_remarked_on() {
+    let label = |value: &str| injected(&[("/metadata/labels", json!({super::LABEL: value}))]);
+    let remarks = |pod: &PodFacts, namespace| {
+        let Wanted::Enrolled(policy) = wanted(pod, namespace, &Mesh::new(Enroll::Labeled)) else {
+            panic!("the pod is to be enrolled");
+        };
+        let remarks = policy.remarks.into_iter();
+        let of_labels = remarks.filter(|it| it.contains(super::LABEL));
+        of_labels.collect::<Vec<_>>()
+    };
+    let remark = |value: &str, on: &str| {
+        let label = super::LABEL;
+        format!(
+            "label {label} is {value:?} on {on} and has no effect; write \"enabled\" or \"disabled\""
+        )
+    };
+    let found = remarks(&label("false"), Some("enabled"));
+    assert_eq!(found, [remark("false", "the pod")]);
+    let found = remarks(&label("enabled"), Some("yes"));
+    assert_eq!(found, [remark("yes", "its namespace")]);
+    assert_eq!(remarks(&label("enabled"), None), [""; 0]);
 }
 
 /// A gRPC client without Envoy has a container of the sidecar's name, and nothing that receives connections.
@@ -149,15 +175,15 @@ fn what_a_manifest_alone_shows() {
     use Enroll::{Injected, Labeled};
     use Skipped::{HostNetwork, NotOptedIn, OptedOut};
     let depends = |reason| Prospect::IfNamespaceOptsIn(reason);
-    let other = || Skipped::OtherLabel("yes".to_owned());
+    let other = || Skipped::OtherLabel("yes".to_owned(), Holder::Pod);
     for (pod_label, labeled, all) in [
         (None, depends(NotOptedIn), Prospect::Selected),
         (Some("enabled"), Prospect::Selected, Prospect::Selected),
         (Some("yes"), depends(other()), Prospect::Selected),
         (
             Some("disabled"),
-            Prospect::Skipped(OptedOut),
-            Prospect::Skipped(OptedOut),
+            Prospect::Skipped(OptedOut(Holder::Pod)),
+            Prospect::Skipped(OptedOut(Holder::Pod)),
         ),
     ] {
         let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
@@ -540,7 +566,7 @@ fn pods_that_istio_cni_leaves_out_of_ambient_mode() {
         (
             "/metadata/labels",
             json!({"istio.io/dataplane-mode": "ambient", super::LABEL: "disabled"}),
-            Skipped::OptedOut,
+            Skipped::OptedOut(Holder::Pod),
         ),
     ] {
         match in_ambient_mesh(&ambient(&[(field, value)]), None, &mesh) {
