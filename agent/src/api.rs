@@ -240,21 +240,25 @@ impl PodStatus {
 
     /// That its sidecar does not listen, if connections have been refused for that a moment ago.
     fn missing_sidecar(&self) -> Option<String> {
-        let reasons = [Rule::SidecarRefused, Rule::NoListener];
-        let recent = self.refusals.iter().find(|refusals| {
-            reasons.iter().any(|rule| refusals.reason == rule.name())
-                && refusals
-                    .seconds_ago
-                    .is_some_and(|ago| ago <= RECENT_SECONDS)
-        })?;
-        let port = if recent.reason == Rule::NoListener.name() {
-            (self.listener != Some(true)).then_some("inbound")
-        } else {
-            (self.outbound_listener != Some(true)).then_some("outbound")
-        }?;
+        let is_refused = |rule: Rule| {
+            let mut recent = self.refusals.iter().filter(|refusals| {
+                let ago = refusals.seconds_ago;
+                ago.is_some_and(|ago| ago <= RECENT_SECONDS)
+            });
+            recent.any(|refusals| refusals.reason == rule.name())
+        };
+        let no_outbound = self.outbound_listener != Some(true) && is_refused(Rule::SidecarRefused);
+        let no_inbound = self.listener != Some(true) && is_refused(Rule::NoListener);
+        let is_down = [self.outbound_listener, self.listener] == [Some(false); 2];
+        let port = match (no_outbound, no_inbound) {
+            (false, false) => return None,
+            _ if is_down => "outbound port or its inbound port",
+            (true, _) => "outbound port",
+            (false, true) => "inbound port",
+        };
         let name = self.full_name();
         Some(format!(
-            "pod {name}: no sidecar listens on its {port} port, and connections are refused: see `sidetrack why {name}`"
+            "pod {name}: no sidecar listens on its {port}, and connections are refused: see `sidetrack why {name}`"
         ))
     }
 

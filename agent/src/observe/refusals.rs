@@ -2,6 +2,7 @@
 //! reason.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
     io,
     time::SystemTime,
@@ -43,21 +44,23 @@ impl LastRefusals {
     /// A pod's, the latest first. `counts` says how many there were by rule number.
     #[must_use]
     pub fn of(&self, cookie: u64, counts: &BTreeMap<u32, u64>, pod: &str) -> Vec<Refusals> {
-        let mut all: Vec<Refusals> = counts
+        let mut all: Vec<(Option<u64>, Refusals)> = counts
             .iter()
             .filter_map(|(number, count)| {
                 let rule = Rule::from_number(*number)?;
                 let last = self.by_pod_and_rule.get(&(cookie, *number));
-                Some(Refusals {
+                let refusals = Refusals {
                     reason: rule.name().to_owned(),
                     count: *count,
                     seconds_ago: last.map(|event| self.clocks.since(event.at).as_secs()),
                     last: last.map(|event| described(event, pod.to_owned(), &self.clocks)),
-                })
+                };
+                Some((last.map(|event| event.at), refusals))
             })
             .collect();
-        all.sort_by_key(|refusals| refusals.seconds_ago.unwrap_or(u64::MAX));
-        all
+        // Those whose time is not known come last.
+        all.sort_by_key(|(at, _)| Reverse(*at));
+        all.into_iter().map(|(_, refusals)| refusals).collect()
     }
 }
 

@@ -13,9 +13,9 @@ use sidetrack_datapath::kernel::events::boot_time;
 #[test]
 fn the_latest_come_first_and_the_unknown_last() {
     let now = boot_time();
-    let event = |rule: Rule, seconds: u64| {
+    let event = |rule: Rule, millis: u64| {
         let event = Event {
-            at: now - seconds * 1_000_000_000,
+            at: now - millis * 1_000_000,
             rule: rule as u32,
             errno: 111,
             ..Event::zeroed()
@@ -23,13 +23,19 @@ fn the_latest_come_first_and_the_unknown_last() {
         ((7, rule as u32), event)
     };
     let last = LastRefusals {
-        by_pod_and_rule: [event(Rule::NoRoute, 5), event(Rule::SidecarRefused, 2)].into(),
+        by_pod_and_rule: [
+            event(Rule::NoRoute, 5_600),
+            event(Rule::SidecarRefused, 5_200),
+            event(Rule::HandshakesFull, 5_800),
+        ]
+        .into(),
         clocks: Clocks::now(),
     };
     let counts = BTreeMap::from([
         (Rule::NoRoute as u32, 1),
         (Rule::NoListener as u32, 9),
         (Rule::SidecarRefused as u32, 3),
+        (Rule::HandshakesFull as u32, 2),
     ]);
     let all = last.of(7, &counts, "a/b");
     let shown: Vec<_> = all
@@ -45,8 +51,9 @@ fn the_latest_come_first_and_the_unknown_last() {
     assert_eq!(
         shown,
         [
-            ("sidecar-refused", 3, Some(2)),
+            ("sidecar-refused", 3, Some(5)),
             ("no-route", 1, Some(5)),
+            ("handshakes-full", 2, Some(5)),
             ("no-listener", 9, None)
         ]
     );
