@@ -6,7 +6,6 @@ use std::iter;
 use crate::{
     error::PolicyError,
     inputs::{Input, Inputs},
-    text::shortened,
 };
 
 /// Flags with a value that are inputs: short form, long form.
@@ -120,19 +119,29 @@ pub fn parse<'a>(
 /// Drops packets that connection tracking cannot match: `migrate` names it, and without connection tracking there are none.
 const DROP_INVALID: &str = "--drop-invalid";
 
-/// What of istio-init's command line may mean something that [`parse`] does not read, if anything does.
-pub fn unread<'a>(words: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+/// What of istio-init's command line may mean something that [`parse`] does not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread<'a> {
+    /// It runs another program.
+    Program(&'a str),
+    /// A flag, or a value that kubelet fills in.
+    Word(&'a str),
+}
+
+/// The first of these, if there is any.
+pub fn unread<'a>(words: impl Iterator<Item = &'a str> + Clone) -> Option<Unread<'a>> {
     let is_program = |word: &str| {
         let name = word.rsplit('/').next().unwrap_or(word);
         ["istio-iptables", "istio-iptables.sh", "pilot-agent"].contains(&name)
     };
     let mut programs = words.clone().take_while(|word| !word.starts_with('-'));
-    let other = programs.find(|word| !is_program(word));
+    if let Some(other) = programs.find(|word| !is_program(word)) {
+        return Some(Unread::Program(other));
+    }
     let expanded = words.clone().find(|word| word.contains("$("));
     let mut unknown = unknown(words).into_iter();
     let unknown = unknown.find(|flag| *flag != DROP_INVALID);
-    let word = other.or(expanded).or(unknown)?;
-    Some(format!("the word {:?}", shortened(word)))
+    expanded.or(unknown).map(Unread::Word)
 }
 
 /// The flags of a command line that [`parse`] passes over because it does not know them.

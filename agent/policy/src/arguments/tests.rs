@@ -1,6 +1,6 @@
 //! Command lines of istio-init.
 
-use super::{FLAGS, HARMLESS, OTHER_WITH_VALUE, SWITCHES, parse, unknown, unread};
+use super::{FLAGS, HARMLESS, OTHER_WITH_VALUE, SWITCHES, Unread, parse, unknown, unread};
 use crate::inputs::{Input, Inputs};
 
 fn read(words: &[&str]) -> Inputs {
@@ -108,16 +108,24 @@ fn what_may_mean_something_and_is_not_read() {
             &["istio-iptables", "-p", "1", "--native-nftables", "-f=true"],
             None,
         ),
-        (&["sh", "-c", "istio-iptables -p 15001"], Some("sh")),
-        (&["istio-iptables", "-p", "$(PORT)"], Some("$(PORT)")),
-        (&["istio-iptables", "--new", "-p", "1"], Some("--new")),
+        (
+            &["sh", "-c", "istio-iptables -p 15001"],
+            Some(Unread::Program("sh")),
+        ),
+        (
+            &["istio-iptables", "-p", "$(PORT)"],
+            Some(Unread::Word("$(PORT)")),
+        ),
+        (
+            &["istio-iptables", "--new", "-p", "1"],
+            Some(Unread::Word("--new")),
+        ),
         (
             &["istio-iptables", "-p", "1", "--skip-rule-apply"],
-            Some("--skip-rule-apply"),
+            Some(Unread::Word("--skip-rule-apply")),
         ),
-        (&["istio-iptables", "-n"], Some("-n")),
+        (&["istio-iptables", "-n"], Some(Unread::Word("-n"))),
     ] {
-        let expected = expected.map(|word| format!("the word {word:?}"));
         assert_eq!(unread(words.iter().copied()), expected, "{words:?}");
     }
 }

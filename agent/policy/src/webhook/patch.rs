@@ -13,7 +13,7 @@ use super::{
     validation::{self, VALIDATION},
 };
 use crate::{
-    arguments,
+    arguments::{self, Unread},
     facts::PodFacts,
     names::{InjectedNames, REPLACED, is_init_variable},
     policy::Policy,
@@ -79,11 +79,8 @@ fn operations(
     }
     let init = pod.init_containers();
     let removed = read(&init[at])?;
-    if let Some(unread) = unread(&removed) {
-        return Err(format!(
-            "{unread} of {} may change its rules and cannot be read; remove it",
-            removed.name
-        ));
+    if let Some(reason) = unread(&removed) {
+        return Err(reason);
     }
     let record = record(pod, &removed)?;
     // Makes the whole patch fail on any other pod than the evaluated one.
@@ -113,24 +110,36 @@ fn operations(
     Ok(operations)
 }
 
-/// What of an istio-init may mean something that its record does not have.
+/// Why an istio-init stays: it may mean something that its record does not have.
 fn unread(container: &Container) -> Option<String> {
     if container.name != ISTIO_INIT {
         return None;
     }
+    let cannot_read = |what: String| {
+        format!("{what} of {ISTIO_INIT} may change its rules and cannot be read; remove it")
+    };
     let words = container.command.iter().chain(&container.args).flatten();
-    if let Some(word) = arguments::unread(words.map(String::as_str)) {
-        return Some(word);
+    match arguments::unread(words.map(String::as_str)) {
+        Some(Unread::Program(program)) => {
+            let program = shortened(program);
+            return Some(format!(
+                "{ISTIO_INIT} runs {program:?}, whose rules cannot be read: that is neither pilot-agent nor istio-iptables; have it run one of them"
+            ));
+        }
+        Some(Unread::Word(word)) => {
+            return Some(cannot_read(format!("the word {:?}", shortened(word))));
+        }
+        None => {}
     }
     if container.env_from.is_some() {
-        return Some("envFrom".to_owned());
+        return Some(cannot_read("envFrom".to_owned()));
     }
     let mut variables = container.env.iter().flatten();
     let unread = variables.find(|variable| {
         let is_expanded = variable.value.as_ref().is_some_and(|it| it.contains("$("));
         is_init_variable(&variable.name) && (is_expanded || variable.value_from.is_some())
     })?;
-    Some(format!("variable {}", unread.name))
+    Some(cannot_read(format!("variable {}", unread.name)))
 }
 
 fn read(container: &ContainerText<'_>) -> Result<Container, String> {
