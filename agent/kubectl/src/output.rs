@@ -20,10 +20,15 @@ pub const ALL_SILENT: &str = "kubectl sidetrack status -o json";
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = output::table(header.iter().copied());
     for row in rows {
-        table.add_row(row.iter().map(|cell| escaped(cell)));
+        table.add_row(row.iter().map(|cell| shown(cell)));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
     lines.join("\n")
+}
+
+/// An agent's text, which may name commands of its node: here they are those of the plugin.
+fn shown(text: &str) -> String {
+    escaped(text).replace("see `sidetrack why", "see `kubectl sidetrack why")
 }
 
 /// A title with indented lines below it; nothing if there are none.
@@ -33,7 +38,7 @@ pub fn section(title: &str, lines: &[String]) -> String {
     }
     let lines: Vec<String> = lines
         .iter()
-        .map(|line| format!("  {}", escaped(line)))
+        .map(|line| format!("  {}", shown(line)))
         .collect();
     format!("\n{title}:\n{}\n", lines.join("\n"))
 }
@@ -69,4 +74,16 @@ pub fn show(format: Format, value: &impl Serialize, text: impl FnOnce() -> Strin
 /// Prints; a reader that has gone away is no failure.
 pub fn print(text: &str) -> Result<()> {
     output::print(text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::section;
+
+    #[test]
+    fn commands_of_agents_are_those_of_the_plugin() {
+        let problem = "pod a/b: it hangs: see `sidetrack why a/b`".to_owned();
+        let shown = "\nproblems:\n  pod a/b: it hangs: see `kubectl sidetrack why a/b`\n";
+        assert_eq!(section("problems", &[problem]), shown);
+    }
 }

@@ -10,7 +10,7 @@ use crate::Sidecar;
 
 /// Refusals of a sidecar that accepts connections again are not remarked on after this many seconds: every sidecar refuses
 /// some while it starts.
-const RECENT: u64 = 600;
+const RECENT: u64 = 60;
 
 /// The last refusal for a reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

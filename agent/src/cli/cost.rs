@@ -111,8 +111,8 @@ fn print(report: &CostReport, wide: bool) -> Result<()> {
     output::print_table(&table)?;
     if let Some(rest) = maps.get(shown..).filter(|rest| !rest.is_empty()) {
         let sum = rest.iter().map(|map| map.bytes).sum();
-        let maps = counted(rest.len() as u64, "map");
-        output::print(format!("and {maps} of {} together: -o wide", bytes(sum)))?;
+        let maps = counted(rest.len() as u64, "other map");
+        output::print(format!("and {maps}, {} together: -o wide", bytes(sum)))?;
     }
     Ok(())
 }

@@ -44,14 +44,15 @@ pub fn namespace(name: &str) -> Result<Vec<Value>> {
                 "envoy.json": envoy().to_string(),
                 "transparent.json": transparent_envoy().to_string(),
                 "rules.v4": rules()?,
-                "init.sh": INIT_SH,
+                "istio-iptables": ISTIO_IPTABLES,
             },
         }),
     ])
 }
 
-/// Loads the rules by whatever the image has.
-const INIT_SH: &str = "\
+/// Loads the rules by whatever the image has. The webhook replaces an istio-init only if it runs a program of this name.
+const ISTIO_IPTABLES: &str = "\
+#!/bin/sh
 if command -v iptables-restore > /dev/null; then
   exec iptables-restore -n /etc/mesh/rules.v4
 fi
@@ -131,7 +132,7 @@ fn template(name: &str, namespace: &str, init: Init, image: &str, app: &Value) -
         "istio-init",
         0,
         &json!({
-            "command": ["sh", "/etc/mesh/init.sh"],
+            "command": ["/etc/mesh/istio-iptables"],
             "args": ISTIO_INIT,
         }),
     );
@@ -150,7 +151,7 @@ fn template(name: &str, namespace: &str, init: Init, image: &str, app: &Value) -
             "terminationGracePeriodSeconds": 1,
             "initContainers": inits,
             "containers": [container("app", 1000, app), sidecar],
-            "volumes": [{"name": "mesh", "configMap": {"name": "mesh"}}],
+            "volumes": [{"name": "mesh", "configMap": {"name": "mesh", "defaultMode": 0o555}}],
         },
     })
 }

@@ -13,7 +13,7 @@ pub fn loaded(environment: &Environment) -> Result<()> {
     let cgroup = environment.places.cgroup.to_string_lossy();
     heading(&format!("bpftool cgroup show {cgroup}"));
     print!("{}", run_words(&["bpftool", "cgroup", "show", &cgroup])?);
-    heading("bpftool link show (of type netns: one sk_lookup per pod)");
+    heading("bpftool link show (one of type netns, sk_lookup, for each pod)");
     let links = run("bpftool link show")?;
     for line in links.lines().skip_while(|line| !line.contains(": netns")) {
         println!("{line}");

@@ -100,7 +100,10 @@ pub fn memory(agent: u32, checks: &mut Checks) -> Result<()> {
         .then_some(())
         .ok_or("it is more than 8 MiB");
     checks.record(
-        &format!("the agent has {:.1} MiB of memory", own as f64 / 1024.0),
+        &format!(
+            "the agent has {:.1} MiB of memory beside its binary",
+            own as f64 / 1024.0
+        ),
         held,
     );
     Ok(())

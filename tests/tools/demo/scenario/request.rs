@@ -58,7 +58,7 @@ pub fn access_logs(checks: &mut Checks, curl: &Output) -> Result<()> {
     let logs = [last_log(UBUNTU)?, last_log(HTTPBIN)?];
     for ((pod, log), article) in [UBUNTU, HTTPBIN].iter().zip(&logs).zip(ARTICLE) {
         heading(&format!(
-            "Access log of {}'s sidecar, beside the article's",
+            "Access log of {}'s sidecar, beside that of Istio with istio-init",
             pod.name
         ));
         for (field, _) in LOG_FIELDS {
