@@ -64,8 +64,8 @@ const V6_PREFIXES: [u8; 8] = [0, 16, 48, 63, 64, 120, 127, 128];
 /// A namespace for tables, of the calling thread.
 pub struct Tables {
     socket: Socket,
-    /// Whether a route of table default is taken although table main refuses the destination: so do older kernels for
-    /// IPv4, such as 6.8.1, as long as nobody has added a rule. sidetrack refuses.
+    /// Whether a route of table default counts although table main refuses the destination: so do older kernels for
+    /// IPv4, such as 6.8.1, as long as no one has added a rule. sidetrack refuses.
     takes_refused: bool,
 }
 

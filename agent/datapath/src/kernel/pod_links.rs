@@ -17,8 +17,8 @@ use super::{
 };
 
 impl Datapath {
-    /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is attached. One of this agent
-    /// stays: with that it has taken over the pod, and the kernel needs about a millisecond for another.
+    /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is attached. One of this agent's
+    /// stays: [`Datapath::refresh_pod`] has put it there, and the kernel needs about a millisecond for another.
     pub fn attach_pod(&mut self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
         let link = self.attachments.pods.get(&cookie);
         if link.is_some_and(Link::is_in_netns) {
