@@ -18,7 +18,7 @@ pub mod userns;
 pub mod watch;
 
 use std::{
-    fs::File,
+    fs::{self, File, Metadata},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -198,7 +198,7 @@ fn host_inodes() -> Vec<u64> {
 
 /// The inode of the namespace at a path in `/proc`.
 pub fn inode_at(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().map(|meta| meta.ino())
+    fs::metadata(path).ok().map(|meta| meta.ino())
 }
 
 /// The inode of the namespace at any path.
@@ -206,9 +206,9 @@ pub fn inode_at(path: &Path) -> Option<u64> {
 /// # Errors
 /// If there is none.
 pub fn inode_of(path: &Path) -> Result<u64, NetnsError> {
-    let meta = match is_of_kernel(path) {
-        true => std::fs::metadata(path),
-        false => namespace_at(path)?.metadata(),
+    let meta = match of_kernel(path) {
+        Some(meta) => meta,
+        None => namespace_at(path)?.metadata(),
     };
     match meta {
         Ok(meta) => Ok(meta.ino()),
@@ -219,14 +219,14 @@ pub fn inode_of(path: &Path) -> Result<u64, NetnsError> {
 /// Whether a path leads to a namespace, as far as that can be learned without waiting.
 #[must_use]
 pub fn may_lead_to(path: &Path, inode: u64) -> bool {
-    if is_of_kernel(path) {
-        return inode_at(path) == Some(inode);
+    if let Some(meta) = of_kernel(path) {
+        return meta.is_ok_and(|meta| meta.ino() == inode);
     }
     // Whether a descriptor is open can be asked without asking the file's own file system.
     let is_descriptor = path.parent().is_some_and(|dir| {
         dir.starts_with("/proc") && dir.components().count() == 4 && dir.ends_with("fd")
     });
-    !is_descriptor || std::fs::symlink_metadata(path).is_ok()
+    !is_descriptor || fs::symlink_metadata(path).is_ok()
 }
 
 /// Opens the namespace at a path. One that may be on any file system is opened by the helper.
@@ -234,7 +234,7 @@ fn namespace_at(path: &Path) -> Result<File, NetnsError> {
     /// The reconciler waits for it.
     const TIMEOUT: Duration = Duration::from_millis(100);
     let job = OpenNetns(path.to_owned());
-    let opened = if is_of_kernel(path) {
+    let opened = if of_kernel(path).is_some() {
         job.run()
     } else {
         let directory = path.parent().unwrap_or(path);
@@ -258,8 +258,9 @@ fn namespace_at(path: &Path) -> Result<File, NetnsError> {
     }
 }
 
-/// Whether a path leads to a namespace by the kernel's own file systems: by a process, or by a name of iproute2's.
-fn is_of_kernel(path: &Path) -> bool {
+/// The file that a path leads to, if that is for the kernel's own file systems to say: of a process, or of a name of
+/// iproute2's. One look at it: the agent looks at each pod's path twice a second.
+fn of_kernel(path: &Path) -> Option<io::Result<Metadata>> {
     const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
     let mut parts = path.components().map(|part| match part {
         Component::Normal(part) => part.to_str(),
@@ -269,7 +270,8 @@ fn is_of_kernel(path: &Path) -> bool {
     if let [None, Some("proc"), Some(_), Some(kind), Some(name), None] = parts
         && path.components().count() == 5
     {
-        return kind == "ns" && name == "net";
+        let is_netns = kind == "ns" && name == "net";
+        return is_netns.then(|| fs::metadata(path));
     }
     let on_node = path
         .strip_prefix("/proc/1/root")
@@ -279,9 +281,10 @@ fn is_of_kernel(path: &Path) -> bool {
         && NAMED
             .iter()
             .any(|dir| on_node.parent() == Some(Path::new(dir)));
+    let meta = is_named.then(|| fs::symlink_metadata(path))?;
     // A link leads anywhere.
-    let is_link = || std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
-    is_named && !is_link()
+    let is_link = meta.as_ref().is_ok_and(Metadata::is_symlink);
+    (!is_link).then_some(meta)
 }
 
 /// Opens a network namespace; answers whether it is a namespace.

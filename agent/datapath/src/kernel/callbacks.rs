@@ -174,34 +174,33 @@ impl Datapath {
         &mut self,
         pods: &[(NetnsCookie, Option<String>)],
     ) -> Vec<(LinkId, LinkLoss)> {
-        let own = |cookie: &NetnsCookie| self.attachments.callbacks.own.get(cookie);
-        let is_attached =
-            |(cookie, _): &(NetnsCookie, _)| own(cookie).is_some_and(OwnCgroup::is_attached);
-        let is_searched =
-            |pod: &(NetnsCookie, Option<String>)| pod.1.is_some() && !is_attached(pod);
-        if pods.iter().any(is_searched) {
-            self.list_cgroups();
-        }
-        let losses = pods.iter().filter_map(|(cookie, uid)| {
-            let loss = self.callback_loss(*cookie, uid.as_deref())?;
+        let own = &self.attachments.callbacks.own;
+        let has_own = |cookie: &NetnsCookie| own.get(cookie).is_some_and(|own| own.path.is_some());
+        let (own, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| has_own(&pod.0));
+        let own = own.into_iter().filter_map(|(cookie, _)| {
+            let loss = self.own_callback_loss(*cookie)?;
             Some((LinkId::Callbacks(*cookie), loss))
         });
-        losses.collect()
+        let mut losses: Vec<_> = own.collect();
+        if !losses.is_empty() || others.iter().any(|(_, uid)| uid.is_some()) {
+            self.list_cgroups();
+        }
+        // Without a cgroup of its own a pod needs them on that of all pods.
+        let cgroups = &self.attachments.callbacks.cgroups;
+        let for_all = self.attachments.has_callbacks_for_all();
+        let is_known =
+            |uid: &Option<String>| uid.as_ref().is_some_and(|it| cgroups.contains_key(it));
+        let missing = others
+            .into_iter()
+            .filter(|(_, uid)| is_known(uid) || !for_all);
+        losses.extend(missing.map(|(cookie, _)| (LinkId::Callbacks(*cookie), LinkLoss::Missing)));
+        losses
     }
 
-    fn callback_loss(&self, cookie: NetnsCookie, uid: Option<&str>) -> Option<LinkLoss> {
-        let callbacks = &self.attachments.callbacks;
-        match callbacks.own.get(&cookie) {
-            Some(own) if own.path.is_some() => {
-                let pin = self.pins.pod_callbacks(cookie.get());
-                own.link.loss(own.is_attached(), &pin)
-            }
-            // Without a cgroup of its own it needs them on that of all pods.
-            _ => {
-                let is_known = uid.is_some_and(|uid| callbacks.cgroups.contains_key(uid));
-                (is_known || !self.attachments.has_callbacks_for_all()).then_some(LinkLoss::Missing)
-            }
-        }
+    fn own_callback_loss(&self, cookie: NetnsCookie) -> Option<LinkLoss> {
+        let own = self.attachments.callbacks.own.get(&cookie)?;
+        let pin = self.pins.pod_callbacks(cookie.get());
+        own.link.loss(own.is_attached(), &pin)
     }
 
     /// Attaches or pins the callbacks of a pod again. Those that cannot be on its own cgroup are attached to that of

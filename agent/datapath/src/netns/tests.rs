@@ -3,7 +3,7 @@ use std::{
     path::Path,
 };
 
-use super::{NetnsError, inode_at, inode_of, is_of_kernel, may_lead_to, namespace_at};
+use super::{NetnsError, inode_at, inode_of, may_lead_to, namespace_at, of_kernel};
 
 #[test]
 fn only_the_kernels_own_paths_are_looked_at_here() {
@@ -14,7 +14,7 @@ fn only_the_kernels_own_paths_are_looked_at_here() {
         "/var/run/netns/cni-1",
         "/proc/1/root/var/run/netns/cni-1",
     ] {
-        assert!(is_of_kernel(Path::new(path)), "{path}");
+        assert!(of_kernel(Path::new(path)).is_some(), "{path}");
     }
     for path in [
         "/proc",
@@ -32,7 +32,7 @@ fn only_the_kernels_own_paths_are_looked_at_here() {
         "/mnt/app",
         "run/netns/app",
     ] {
-        assert!(!is_of_kernel(Path::new(path)), "{path}");
+        assert!(of_kernel(Path::new(path)).is_none(), "{path}");
     }
 }
 
