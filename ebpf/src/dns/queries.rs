@@ -201,7 +201,7 @@ fn decide<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64, pod: Enrolled, cal
     result
 }
 
-/// See the core's.
+/// See the core's. Shared code for both, tried in two forms, doubles what the verifier walks here.
 struct Outcome {
     rule: Rule,
     index: u32,
