@@ -204,6 +204,11 @@ impl Agent {
 
 fn status(version: &str, pods: &[PodStatus]) -> Value {
     let count = |state| pods.iter().filter(|pod| pod.state == state).count();
+    let rejected = pods.iter().filter(|pod| pod.state == PodState::Rejected);
+    let problems = rejected.map(|pod| {
+        let reason = pod.reason.as_deref().unwrap_or_default();
+        format!("pod {}/{}: {reason}", pod.namespace, pod.name)
+    });
     json!({
         "kernel": "6.18.5",
         "agent": {"version": version, "pid": 1, "uptime_seconds": 5, "ready": true},
@@ -215,7 +220,7 @@ fn status(version: &str, pods: &[PodStatus]) -> Value {
             "waiting": count(PodState::Waiting), "rejected": count(PodState::Rejected),
             "skipped": count(PodState::Skipped),
         },
-        "notes": [], "problems": [],
+        "notes": [], "problems": problems.collect::<Vec<_>>(),
     })
 }
 

@@ -87,6 +87,14 @@ fn each_has_its_reason() -> Result<()> {
         ("unscheduled", "unscheduled", "it has no node yet"),
     ]);
     ensure!(found == missed, "{found:#?}");
+    // The agent says so of the rejected one, too.
+    ensure!(
+        report["problems"] == json!(["node-1: pod shop/rejected: rejected has its reasons"]),
+        "{report}"
+    );
+    let shown = cluster.run(&["status"])?.out;
+    let said = shown.matches("rejected has its reasons").count();
+    ensure!(said == 1, "{shown}");
     Ok(())
 }
 

@@ -150,11 +150,21 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
         ),
         ("no answer", report.unanswered.clone()),
         ("notes", report.notes.clone()),
-        ("problems", report.problems.clone()),
+        ("problems", problems(&report.problems, rows)),
     ] {
         text += &output::section(title, &first(lines, "-o json"));
     }
     text
+}
+
+/// Those that are not said already: agents have the same reasons of the pods that are listed as missed.
+fn problems(all: &[String], rows: &[Row]) -> Vec<String> {
+    let missed = rows.iter().filter(|row| row.is_missed());
+    let missed: Vec<String> = missed
+        .map(|row| format!("pod {}: ", row.full_name()))
+        .collect();
+    let is_said = |line: &&String| missed.iter().any(|pod| line.contains(pod));
+    all.iter().filter(|line| !is_said(line)).cloned().collect()
 }
 
 /// How many agents are in each state, and how many there should be.
