@@ -203,6 +203,10 @@ impl Reconciler {
         } = &self.core.node.datapath;
         let known = self.core.known_cookies();
         let unknown = |netns: &u64| !known.contains(&NetnsCookie::new(*netns));
+        // So has a search that was running.
+        for netns in maps.sidecar_bits.keys()?.into_iter().filter(unknown) {
+            maps.sidecar_bits.remove(&netns)?;
+        }
         for netns in maps.handshakes_by_pod.keys()?.into_iter().filter(unknown) {
             maps.handshakes_by_pod.remove(&netns)?;
         }

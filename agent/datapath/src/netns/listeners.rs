@@ -122,6 +122,13 @@ impl Adopter {
     }
 }
 
+impl Adopter {
+    /// Drops a search of a pod that is released, if it has not begun.
+    pub fn cancel(&self, cookie: u64) {
+        self.searches.cancel(cookie);
+    }
+}
+
 impl Shared {
     fn run(&self, search: &Search) {
         let cookie = search.netns.cookie();

@@ -1,16 +1,27 @@
 //! Searches in pods, beside the reconciler's loop: a few at a time, and one per pod.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
+};
+
+type Search = Box<dyn FnOnce() + Send>;
 
 /// The searches of one kind.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Searches {
     permits: Arc<Semaphore>,
-    /// Cookies of the namespaces that are being searched, or wait for it.
-    pending: Arc<Mutex<BTreeSet<u64>>>,
+    /// By the cookies of namespaces with a search that runs or waits: the one that waits.
+    pending: Arc<Mutex<BTreeMap<u64, Option<Search>>>>,
+}
+
+impl fmt::Debug for Searches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Searches").finish_non_exhaustive()
+    }
 }
 
 impl Searches {
@@ -22,34 +33,61 @@ impl Searches {
         }
     }
 
-    /// Searches in the namespace with this cookie, unless a search there has not ended yet. Answers the search if it
-    /// could begin at once; it begins after others if too many are running.
+    /// Searches in the namespace with this cookie. Answers the search if it could begin at once. It begins after others if
+    /// too many are running, or one is in this namespace; then it takes the place of one that waits, which is older.
     pub(crate) fn start(
         &self,
         cookie: u64,
         search: impl FnOnce() + Send + 'static,
     ) -> Option<JoinHandle<()>> {
-        if !self.pending.lock().insert(cookie) {
+        let mut pending = self.pending.lock();
+        if let Some(next) = pending.get_mut(&cookie) {
+            *next = Some(Box::new(search));
             return None;
         }
-        let pending = Arc::clone(&self.pending);
-        let run = move |permit| {
-            tokio::task::spawn_blocking(move || {
-                search();
-                pending.lock().remove(&cookie);
-                drop(permit);
-            })
-        };
-        let permits = Arc::clone(&self.permits);
-        if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
-            return Some(run(permit));
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            pending.insert(cookie, None);
+            return Some(self.run(cookie, Box::new(search), permit));
         }
+        pending.insert(cookie, Some(Box::new(search)));
+        self.wait(cookie);
+        None
+    }
+
+    /// Drops a search that has not begun.
+    pub(crate) fn cancel(&self, cookie: u64) {
+        if let Some(next) = self.pending.lock().get_mut(&cookie) {
+            *next = None;
+        }
+    }
+
+    fn run(&self, cookie: u64, search: Search, permit: OwnedSemaphorePermit) -> JoinHandle<()> {
+        let searches = self.clone();
+        tokio::task::spawn_blocking(move || {
+            search();
+            drop(permit);
+            let mut pending = searches.pending.lock();
+            match pending.get(&cookie) {
+                // Others come first.
+                Some(Some(_)) => searches.wait(cookie),
+                _ => drop(pending.remove(&cookie)),
+            }
+        })
+    }
+
+    fn wait(&self, cookie: u64) {
+        let searches = self.clone();
         tokio::spawn(async move {
-            if let Ok(permit) = permits.acquire_owned().await {
-                run(permit);
+            let permits = Arc::clone(&searches.permits);
+            let Ok(permit) = permits.acquire_owned().await else {
+                return;
+            };
+            let mut pending = searches.pending.lock();
+            match pending.get_mut(&cookie).and_then(Option::take) {
+                Some(search) => drop(searches.run(cookie, search, permit)),
+                None => drop(pending.remove(&cookie)),
             }
         });
-        None
     }
 }
 

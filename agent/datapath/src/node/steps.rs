@@ -96,6 +96,7 @@ async fn write(
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::DetachPrograms => {
             node.make_opaque(link);
+            node.adopter.cancel(cookie.get());
             let datapath = &mut node.datapath;
             // Before the routes: packets are marked only while a route leads them.
             let cleared = IngressProgram::ALL.map(|program| link.ingress_mut(program).clear());
