@@ -81,7 +81,7 @@ impl Link {
     }
 
     /// Whether this is what is pinned there.
-    fn is_pinned(&self, path: &Path) -> bool {
+    pub(super) fn is_pinned(&self, path: &Path) -> bool {
         is_pinned(path, self.id, |pin| Ok(sys::link_info(pin)?.id))
     }
 }

@@ -182,7 +182,10 @@ impl Datapath {
             Some((LinkId::Callbacks(*cookie), loss))
         });
         let mut losses: Vec<_> = own.collect();
-        if !losses.is_empty() || others.iter().any(|(_, uid)| uid.is_some()) {
+        let is_elsewhere = |loss: &LinkLoss| !matches!(loss, LinkLoss::Unpinned(_));
+        if losses.iter().any(|(_, loss)| is_elsewhere(loss))
+            || others.iter().any(|(_, uid)| uid.is_some())
+        {
             self.list_cgroups();
         }
         // Without a cgroup of its own a pod needs them on that of all pods.

@@ -18,13 +18,13 @@ use super::{
 
 impl Datapath {
     /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is attached. One of this agent's
-    /// stays: [`Datapath::refresh_pod`] has put it there, and the kernel needs about a millisecond for another.
+    /// stays, of a take-over or of a pod that departs: the kernel needs about a millisecond for another.
     pub fn attach_pod(&mut self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
+        let path = self.pins.pod_link(cookie.get());
         let link = self.attachments.pods.get(&cookie);
-        if link.is_some_and(Link::is_in_netns) {
+        if link.is_some_and(|link| link.is_in_netns() && link.is_pinned(&path)) {
             return Ok(());
         }
-        let path = self.pins.pod_link(cookie.get());
         let program = self.inbound.instance(cookie)?;
         // The directory is that of this namespace.
         let link = attach_or_take(program.as_fd(), netns, BPF_SK_LOOKUP, &path, |_| true)
