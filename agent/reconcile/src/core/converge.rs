@@ -198,7 +198,7 @@ impl<N: Node> Core<N> {
                 self.release_policy(&before);
                 info!(pod = %name, policy = %id, "policy changed");
                 let note = if earlier.has_rules_of(&goal.policy) {
-                    "its rules are as before; only annotations without an effect have changed"
+                    "its rules are as before; only annotations or labels without an effect have changed"
                         .to_owned()
                 } else {
                     let changes = earlier.changes_to(&goal.policy).join("; ");

@@ -81,7 +81,8 @@ impl<N: Node> Core<N> {
             warn!(pod = %name, "{doubt}");
         }
         let dialect = goal.policy.dialect;
-        let note = format!("its connections are intercepted by the rules of dialect {dialect}");
+        let mesh = dialect.mesh();
+        let note = format!("its connections are intercepted by {mesh}'s rules, dialect {dialect}");
         let notes: Vec<String> = [note].into_iter().chain(enrollment.notes()).collect();
         let now = self.node.now();
         if let Some(record) = self.pods.get_mut(name) {
@@ -119,7 +120,9 @@ impl<N: Node> Core<N> {
         let earlier = self.held.earlier_at(cookie)?;
         let name = earlier.pod.as_ref()?;
         let record = self.pods.get(name)?;
-        let is_owner = record.state() != PodState::Skipped && !self.leaves(record, earlier.inode);
+        let is_owner = record.state() != PodState::Skipped
+            && record.enrollment().is_none()
+            && !self.leaves(record, earlier.inode);
         is_owner.then(|| name.clone())
     }
 

@@ -159,6 +159,9 @@ fn pods_that_swapped_their_namespaces_while_no_agent_ran_are_enrolled() {
         let enrollment = record.enrollment().expect("enrolled");
         let own = run.core.node.inode_at(&own_path(&run.pods[&slot], false));
         assert_eq!(Some(enrollment.inode), own);
+        let tables = &run.world.borrow().tables;
+        assert_eq!(tables.pods[&enrollment.cookie].pod, *name);
+        assert_eq!(tables.pods[&enrollment.cookie].policy, enrollment.policy_id);
     }
 }
 
