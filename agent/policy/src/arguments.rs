@@ -134,14 +134,19 @@ pub fn unread<'a>(words: impl Iterator<Item = &'a str> + Clone) -> Option<Unread
         let name = word.rsplit('/').next().unwrap_or(word);
         ["istio-iptables", "istio-iptables.sh", "pilot-agent"].contains(&name)
     };
-    let mut programs = words.clone().take_while(|word| !word.starts_with('-'));
-    if let Some(other) = programs.find(|word| !is_program(word)) {
-        return Some(Unread::Program(other));
-    }
+    let mut leading = words.clone().take_while(|word| !word.starts_with('-'));
+    let runs_other = leading
+        .clone()
+        .next()
+        .is_some_and(|first| !is_program(first));
+    let other = leading.find(|word| !is_program(word));
     let expanded = words.clone().find(|word| word.contains("$("));
+    if let (Some(program), None, true) = (other, expanded, runs_other) {
+        return Some(Unread::Program(program));
+    }
     let mut unknown = unknown(words).into_iter();
     let unknown = unknown.find(|flag| *flag != DROP_INVALID);
-    expanded.or(unknown).map(Unread::Word)
+    other.or(expanded).or(unknown).map(Unread::Word)
 }
 
 /// The flags of a command line that [`parse`] passes over because it does not know them.

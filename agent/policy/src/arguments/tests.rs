@@ -124,6 +124,8 @@ fn what_may_mean_something_and_is_not_read() {
             &["istio-iptables", "-p", "1", "--skip-rule-apply"],
             Some(Unread::Word("--skip-rule-apply")),
         ),
+        (&["pilot-agent", "proxy"], Some(Unread::Word("proxy"))),
+        (&["$(CMD)", "-p", "1"], Some(Unread::Word("$(CMD)"))),
         (&["istio-iptables", "-n"], Some(Unread::Word("-n"))),
     ] {
         assert_eq!(unread(words.iter().copied()), expected, "{words:?}");
