@@ -221,9 +221,10 @@ impl<K: Object> Worker<K> {
         loop {
             let began = Instant::now();
             match self.requests.open(&version).await {
-                Ok(response) => {
+                Ok((response, lasts)) => {
                     self.send(Update::Current).await?;
-                    match self.receive(response, &mut version).await? {
+                    let deadline = Instant::now() + lasts + self.requests.timeouts.grace;
+                    match self.receive(response, deadline, &mut version).await? {
                         Ok(End::Over) => {}
                         Ok(End::ListAgain) => return Ok(Ok(())),
                         Err(failure) => return Ok(Err(failure)),
@@ -250,10 +251,9 @@ impl<K: Object> Worker<K> {
     async fn receive(
         &self,
         response: Response<Body>,
+        deadline: Instant,
         version: &mut String,
     ) -> Result<Result<End, Failure>, ReceiverGone> {
-        let timeouts = &self.requests.timeouts;
-        let deadline = Instant::now() + timeouts.watch + timeouts.grace;
         let body = response.into_body().into_data_stream();
         let reader = StreamReader::new(body.map_err(std::io::Error::other));
         let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(MAX_OBJECT_BYTES));

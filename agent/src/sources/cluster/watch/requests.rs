@@ -33,8 +33,8 @@ const MAX_STATUS: usize = 64 << 10;
 pub struct Timeouts {
     /// For the body of a list.
     pub list: Duration,
-    /// After this duration at most, and half of it at least, the server ends a watch (`timeoutSeconds`). Longer than what a silent load balancer in
-    /// between allows is harmless: it costs a reconnect.
+    /// After this duration at most, and half of it at least, the server ends a watch (`timeoutSeconds`). Longer than what
+    /// a silent load balancer in between allows is harmless: it costs a reconnect.
     pub watch: Duration,
     /// How much later than that a watch is given up.
     pub grace: Duration,
@@ -158,19 +158,21 @@ impl Requests {
         Ok(page)
     }
 
-    /// Opens a watch that begins after a version.
-    pub(super) async fn open(&self, version: &str) -> Result<Response<Body>, Failure> {
+    /// Opens a watch that begins after a version; also when the server is to end it.
+    pub(super) async fn open(&self, version: &str) -> Result<(Response<Body>, Duration), Failure> {
         let most = u32::try_from(self.timeouts.watch.as_secs()).unwrap_or(u32::MAX);
+        // All nodes' agents open theirs when the server comes back: they are not to do so together ever after.
+        let seconds = fastrand::u32(most / 2..=most).max(1);
         let parameters = WatchParams {
             field_selector: self.target.fields.clone(),
-            // All nodes' agents open theirs when the server comes back: they are not to do so together ever after.
-            timeout: Some(fastrand::u32(most / 2..=most).max(1)),
+            timeout: Some(seconds),
             bookmarks: true,
             ..WatchParams::default()
         };
         let request = Path::new(self.target.path.as_str()).watch(&parameters, version);
-        self.ask(request.map_err(kube::Error::BuildRequest)?, "")
-            .await
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let response = self.ask(request, "").await?;
+        Ok((response, Duration::from_secs(seconds.into())))
     }
 
     /// Sends a request; the answer's head has come and says success.
