@@ -247,15 +247,10 @@ impl PodStatus {
             });
             recent.any(|refusals| refusals.reason == rule.name())
         };
-        let no_outbound = self.outbound_listener != Some(true) && is_refused(Rule::SidecarRefused);
-        let no_inbound = self.listener != Some(true) && is_refused(Rule::NoListener);
-        let is_down = [self.outbound_listener, self.listener] == [Some(false); 2];
-        let port = match (no_outbound, no_inbound) {
-            (false, false) => return None,
-            _ if is_down => "outbound port or its inbound port",
-            (true, _) => "outbound port",
-            (false, true) => "inbound port",
-        };
+        let port = unserved(
+            (self.outbound_listener, is_refused(Rule::SidecarRefused)),
+            (self.listener, is_refused(Rule::NoListener)),
+        )?;
         let name = self.full_name();
         Some(format!(
             "pod {name}: no sidecar listens on its {port}, and connections are refused: see `sidetrack why {name}`"
@@ -278,3 +273,24 @@ impl PodStatus {
         Some(format!("pod {}: {reason}{kept}", self.full_name()))
     }
 }
+/// The sidecar's ports on which nobody listens, if connections to one of them are refused: whether somebody listens on
+/// the outbound port and on the inbound port, as far as that is known, and whether its connections are refused.
+const fn unserved(
+    outbound: (Option<bool>, bool),
+    inbound: (Option<bool>, bool),
+) -> Option<&'static str> {
+    let is_out = !matches!(outbound.0, Some(true)) && outbound.1;
+    let is_in = !matches!(inbound.0, Some(true)) && inbound.1;
+    let both = "outbound port or its inbound port";
+    match (is_out, is_in) {
+        (false, false) => None,
+        (true, true) => Some(both),
+        (true, false) if matches!(inbound.0, Some(false)) => Some(both),
+        (false, true) if matches!(outbound.0, Some(false)) => Some(both),
+        (true, false) => Some("outbound port"),
+        (false, true) => Some("inbound port"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
