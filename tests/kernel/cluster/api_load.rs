@@ -22,10 +22,12 @@ const PODS: usize = 20;
 /// Pods of other nodes that are replaced.
 const ELSEWHERE: usize = 10_000;
 /// Longest time for anything that concerns all pods.
-const LONGEST: Duration = Duration::from_secs(20);
-/// How long nothing happens. A watch is renewed after 290 s.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long nothing happens. This server ends no watch, and sends no bookmarks by itself.
 const REST: Duration = Duration::from_secs(5);
-/// For pods, namespaces and RuntimeClasses: a watch that fails, a list in pages, another watch; and each once more.
+/// Of pods, namespaces and RuntimeClasses.
+const WATCHES: u64 = 3;
+/// For each of them: a watch that fails, a list in pages, another watch; and each once more.
 const MAX_CONNECT_REQUESTS: u64 = 24;
 
 kernel_test!(api_server_is_asked_for_its_own_node_only);
@@ -52,6 +54,11 @@ fn api_server_is_asked_for_its_own_node_only() -> Result<()> {
     };
     enrolled(PODS)?;
     // Events of the enrollment are still being sent.
+    eventually(LONGEST, || {
+        let events = api.events().len();
+        ensure!(events >= PODS, "{events} Events of {PODS} pods");
+        Ok(())
+    })?;
     let start = settled(&api)?;
     println!("start, {PODS} pods and {NAMESPACES} namespaces: {start:?}");
 
@@ -76,6 +83,11 @@ fn api_server_is_asked_for_its_own_node_only() -> Result<()> {
     enrolled(PODS)?;
     let replaced = settled(&api)?.since(start);
     println!("{ELSEWHERE} pods of other nodes, and two of this one, replaced: {replaced:?}");
+    // An Event for each of the two, and what the watch sends of them.
+    ensure!(
+        replaced.requests <= 4 && replaced.bytes < 20_000,
+        "{replaced:?}"
+    );
 
     for (what, forgets) in [("restart", false), ("restart that forgets versions", true)] {
         let before = api.traffic();
@@ -90,10 +102,24 @@ fn api_server_is_asked_for_its_own_node_only() -> Result<()> {
             ensure!(problems == "[]", "{problems}");
             Ok(())
         })?;
+        let back = |traffic: Traffic| {
+            let is_whole = if forgets { traffic.bytes > 0 } else { true };
+            traffic.requests >= WATCHES && is_whole
+        };
+        eventually(LONGEST, || {
+            let traffic = api.traffic().since(before);
+            ensure!(back(traffic), "only {traffic:?} after a {what}");
+            Ok(())
+        })?;
         let restarted = settled(&api)?.since(before);
         println!("{what} of the API server: {restarted:?}");
         ensure!(
             restarted.requests <= MAX_CONNECT_REQUESTS,
+            "{restarted:?} for a {what}"
+        );
+        // Watches continue where they were.
+        ensure!(
+            forgets || restarted.bytes == 0,
             "{restarted:?} for a {what}"
         );
     }

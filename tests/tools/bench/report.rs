@@ -227,7 +227,7 @@ impl Report {
             "\n{pods} pods are enrolled {first_ms} ms after the first agent's start, {takeover_ms} ms after that of one that adopts them; it has {} MiB, its maps {}, and it uses {:.1} ms of a second when nothing changes\n10,000 ranges and 1,000 ports are active {} ms after the manifest changes",
             memory_kib / 1024,
             maps_kib / 1024,
-            us(idle_us),
+            idle_us as f64 / 1000.0,
             self.applied_ms
         );
         Ok(())
