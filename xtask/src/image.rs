@@ -297,6 +297,9 @@ impl Buildah {
         let shown = self.sidetrack(container, &["doctor"]).output();
         let shown = shown.context("run doctor in the image")?;
         print!("{}", String::from_utf8_lossy(&shown.stdout));
+        if shown.stdout.is_empty() {
+            bail!("{}", String::from_utf8_lossy(&shown.stderr));
+        }
         let output = self
             .sidetrack(container, &["doctor", "-o", "json"])
             .output()?;

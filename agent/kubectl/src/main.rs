@@ -178,40 +178,39 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
             "`{command}` does not ask for pods of one namespace: leave out --namespace {namespace}"
         )));
     }
-    // Connects when it is awaited.
     let connect = cli.connect.clone();
-    let cluster = Cluster::connect(&connect);
+    let cluster = || Cluster::connect(&connect);
     let (command, words) = match cli.command {
         Command::Completions(options) => return documents::completions(&options, Cli::command()),
         Command::Man(options) => return documents::man(&options, Cli::command()),
-        Command::Status(options) => return status::run(&cluster.await?, &options).await,
-        Command::Pods(options) => return pods::run(&cluster.await?, &options).await,
-        Command::Cost(options) => return cost::run(cluster.await?, &options).await,
-        Command::BugReport(options) => return bug_report::run(&cluster.await?, &options).await,
-        Command::Doctor(options) => return doctor::run(&cluster.await?, &options).await,
-        Command::Version(options) => return version::run(&cluster.await?, &options).await,
-        Command::Check(options) => return check::run(&cluster.await?, &options).await,
-        Command::Migrate(options) => return migrate::run(&cluster.await?, &options).await,
-        Command::Events(options) => return events::run(&cluster.await?, &options).await,
-        Command::Top(options) => return top::run(cluster.await?, &options).await,
+        Command::Status(options) => return status::run(&cluster().await?, &options).await,
+        Command::Pods(options) => return pods::run(&cluster().await?, &options).await,
+        Command::Cost(options) => return cost::run(cluster().await?, &options).await,
+        Command::BugReport(options) => return bug_report::run(&cluster().await?, &options).await,
+        Command::Doctor(options) => return doctor::run(&cluster().await?, &options).await,
+        Command::Version(options) => return version::run(&cluster().await?, &options).await,
+        Command::Check(options) => return check::run(&cluster().await?, &options).await,
+        Command::Migrate(options) => return migrate::run(&cluster().await?, &options).await,
+        Command::Events(options) => return events::run(&cluster().await?, &options).await,
+        Command::Top(options) => return top::run(cluster().await?, &options).await,
         Command::Trace(Trace { options, words }) if words.is_empty() => {
             if let Some(problem) = options.contradiction() {
                 return Ok(wrong_usage(&problem));
             }
-            return trace::run(&cluster.await?, &options).await;
+            return trace::run(&cluster().await?, &options).await;
         }
         Command::Trace(Trace { options, words }) => match options.words() {
             Ok(flags) => ("trace".to_owned(), pod_first(words, flags)),
             Err(problem) => return Ok(wrong_usage(&problem)),
         },
         Command::Connections(Connections { options, words }) if words.is_empty() => {
-            return connections::run(&cluster.await?, &options).await;
+            return connections::run(&cluster().await?, &options).await;
         }
         Command::Connections(Connections { options, words }) => match options.words() {
             Ok(flags) => ("connections".to_owned(), pod_first(words, flags)),
             Err(problem) => return Ok(wrong_usage(&problem)),
         },
-        Command::Test(options) => return connectivity::run(&cluster.await?, &options).await,
+        Command::Test(options) => return connectivity::run(&cluster().await?, &options).await,
         Command::Rules(Words { words }) => ("rules".to_owned(), words),
         Command::Explain(Words { words }) => ("explain".to_owned(), words),
         Command::Why(Words { words }) => ("why".to_owned(), words),

@@ -26,7 +26,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
     lines.join("\n")
 }
 
-/// An agent's text, which may name commands of its node: here they are those of the plugin.
+/// An agent's text, which may advise to ask its node's command `why`: here that is the plugin's.
 fn shown(text: &str) -> String {
     escaped(text).replace("see `sidetrack why", "see `kubectl sidetrack why")
 }
