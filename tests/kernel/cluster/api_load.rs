@@ -89,41 +89,52 @@ fn api_server_is_asked_for_its_own_node_only() -> Result<()> {
         "{replaced:?}"
     );
 
-    for (what, forgets) in [("restart", false), ("restart that forgets versions", true)] {
-        let before = api.traffic();
-        api.down();
-        if forgets {
-            api.compact();
-        }
-        thread::sleep(Duration::from_secs(1));
-        api.up();
-        eventually(LONGEST, || {
-            let problems = lab.places().problems()?;
-            ensure!(problems == "[]", "{problems}");
-            Ok(())
-        })?;
-        let back = |traffic: Traffic| {
-            let is_whole = if forgets { traffic.bytes > 0 } else { true };
-            traffic.requests >= WATCHES && is_whole
-        };
-        eventually(LONGEST, || {
-            let traffic = api.traffic().since(before);
-            ensure!(back(traffic), "only {traffic:?} after a {what}");
-            Ok(())
-        })?;
-        let restarted = settled(&api)?.since(before);
-        println!("{what} of the API server: {restarted:?}");
-        ensure!(
-            restarted.requests <= MAX_CONNECT_REQUESTS,
-            "{restarted:?} for a {what}"
-        );
-        // Watches continue where they were.
-        ensure!(
-            forgets || restarted.bytes == 0,
-            "{restarted:?} for a {what}"
-        );
+    for forgets in [false, true] {
+        restart(&lab, &api, forgets)?;
     }
     drop(agent);
+    Ok(())
+}
+
+/// The API server restarts, and perhaps has forgotten the versions that its clients know.
+fn restart(lab: &Lab, api: &ApiServer, forgets: bool) -> Result<()> {
+    let what = if forgets {
+        "restart that forgets versions"
+    } else {
+        "restart"
+    };
+    let before = api.traffic();
+    api.down();
+    if forgets {
+        api.compact();
+    }
+    thread::sleep(Duration::from_secs(1));
+    api.up();
+    eventually(LONGEST, || {
+        let problems = lab.places().problems()?;
+        ensure!(problems == "[]", "{problems}");
+        Ok(())
+    })?;
+    let back = |traffic: Traffic| {
+        let is_whole = if forgets { traffic.bytes > 0 } else { true };
+        traffic.requests >= WATCHES && is_whole
+    };
+    eventually(LONGEST, || {
+        let traffic = api.traffic().since(before);
+        ensure!(back(traffic), "only {traffic:?} after a {what}");
+        Ok(())
+    })?;
+    let restarted = settled(api)?.since(before);
+    println!("{what} of the API server: {restarted:?}");
+    ensure!(
+        restarted.requests <= MAX_CONNECT_REQUESTS,
+        "{restarted:?} for a {what}"
+    );
+    // Watches continue where they were.
+    ensure!(
+        forgets || restarted.bytes == 0,
+        "{restarted:?} for a {what}"
+    );
     Ok(())
 }
 
