@@ -135,15 +135,14 @@ pub fn unread<'a>(words: impl Iterator<Item = &'a str> + Clone) -> Option<Unread
         ["istio-iptables", "istio-iptables.sh", "pilot-agent"].contains(&name)
     };
     let mut leading = words.clone().take_while(|word| !word.starts_with('-'));
-    let runs_other = leading
-        .clone()
-        .next()
-        .is_some_and(|first| !is_program(first));
-    let other = leading.find(|word| !is_program(word));
-    let expanded = words.clone().find(|word| word.contains("$("));
-    if let (Some(program), None, true) = (other, expanded, runs_other) {
+    if let Some(program) = leading.clone().next()
+        && !is_program(program)
+        && !program.contains("$(")
+    {
         return Some(Unread::Program(program));
     }
+    let other = leading.find(|word| !is_program(word));
+    let expanded = words.clone().find(|word| word.contains("$("));
     let mut unknown = unknown(words).into_iter();
     let unknown = unknown.find(|flag| *flag != DROP_INVALID);
     other.or(expanded).or(unknown).map(Unread::Word)

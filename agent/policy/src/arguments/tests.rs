@@ -124,6 +124,10 @@ fn what_may_mean_something_and_is_not_read() {
             &["istio-iptables", "-p", "1", "--skip-rule-apply"],
             Some(Unread::Word("--skip-rule-apply")),
         ),
+        (
+            &["sh", "-c", "istio-iptables -p $(PORT)"],
+            Some(Unread::Program("sh")),
+        ),
         (&["pilot-agent", "proxy"], Some(Unread::Word("proxy"))),
         (&["$(CMD)", "-p", "1"], Some(Unread::Word("$(CMD)"))),
         (&["istio-iptables", "-n"], Some(Unread::Word("-n"))),
