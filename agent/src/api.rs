@@ -273,6 +273,7 @@ impl PodStatus {
         Some(format!("pod {}: {reason}{kept}", self.full_name()))
     }
 }
+
 /// The sidecar's ports on which no one listens, if connections to one of them are refused: whether somebody listens on
 /// the outbound port and on the inbound port, as far as that is known, and whether its connections are refused.
 const fn unserved(

@@ -203,7 +203,7 @@ impl Reconciler {
         } = &self.core.node.datapath;
         let known = self.core.known_cookies();
         let unknown = |netns: &u64| !known.contains(&NetnsCookie::new(*netns));
-        // So has a search that was running.
+        // A search that was running then has written the pod's marks.
         for netns in maps.sidecar_bits.keys()?.into_iter().filter(unknown) {
             maps.sidecar_bits.remove(&netns)?;
         }

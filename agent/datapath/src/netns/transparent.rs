@@ -95,8 +95,7 @@ impl Transparency {
         }
     }
 
-    /// Makes the listeners on these ports transparent, some time soon. If the pod is being searched, the next call tries again.
-    /// Those that are to stay so are not set back.
+    /// Makes the listeners on these ports transparent, some time soon. Those that are to stay so are not set back.
     pub fn set(&self, netns: Arc<Netns>, ports: Vec<u16>, are_to_stay: bool) {
         let cookie = netns.cookie();
         let mut changed = self.changed.lock();
@@ -161,8 +160,18 @@ impl Transparency {
         end: impl FnOnce(Result<bool>) + Send + 'static,
     ) {
         let (adoption, tasks) = (Arc::clone(&self.adoption), Arc::clone(&self.tasks));
-        // One that does not start is tried again.
+        let changed = Arc::clone(&self.changed);
         let _ = self.searches.start(netns.cookie(), move || {
+            let is_to_set_back = || {
+                matches!(
+                    changed.lock().get(&netns.cookie()),
+                    Some(Changed::ToSetBack { .. })
+                )
+            };
+            // One that has waited may be needless by now.
+            if !wanted && !is_to_set_back() {
+                return;
+            }
             end(search((&adoption, &tasks), &netns, &ports, wanted));
         });
     }

@@ -96,7 +96,6 @@ async fn write(
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::DetachPrograms => {
             node.make_opaque(link);
-            node.adopter.cancel(cookie.get());
             let datapath = &mut node.datapath;
             // Before the routes: packets are marked only while a route leads them.
             let cleared = IngressProgram::ALL.map(|program| link.ingress_mut(program).clear());
@@ -245,7 +244,10 @@ fn remove(
         }
         Step::RemoveRoutes => rows.remove_routes(maps, &mut node.row_quotas),
         Step::RemoveIfaces => rows.remove_ifaces(maps, &mut node.row_quotas),
-        Step::RemoveListeners => rows.remove_listeners(maps),
+        Step::RemoveListeners => {
+            node.adopter.cancel(cookie.get());
+            rows.remove_listeners(maps)
+        }
         Step::RemoveCounters => rows.remove_counters(maps, &datapath.removed_counts),
         Step::RestoreNamespace => Ok(()),
         _ => anyhow::bail!("{step:?} needs the pod's namespace"),
