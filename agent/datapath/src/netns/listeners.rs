@@ -120,9 +120,7 @@ impl Adopter {
             let _ = tokio::time::timeout(WAIT_TIMEOUT, work).await;
         }
     }
-}
 
-impl Adopter {
     /// Drops a search of a pod that is released, if it has not begun.
     pub fn cancel(&self, cookie: u64) {
         self.searches.cancel(cookie);
