@@ -73,19 +73,19 @@ impl Crowd {
             takeover_ms: takeover.as_millis() as u64,
             memory_kib: process.status()?.vmrss.unwrap_or_default(),
             maps_kib: maps / 1024,
-            idle_us: idle(&agent)?.as_micros() as u64,
+            idle_us: 0,
         };
         Ok(Self { agent, lab, starts })
     }
-}
 
-/// Processor time in a second, of some seconds beyond the first searches for listeners, which these pods do not have.
-fn idle(agent: &Agent) -> Result<Duration> {
-    const SECONDS: u32 = 20;
-    thread::sleep(Duration::from_secs(20));
-    let before = agent.cpu_time()?;
-    thread::sleep(Duration::from_secs(SECONDS.into()));
-    Ok(agent.cpu_time()?.saturating_sub(before) / SECONDS)
+    /// Processor time in a second, of some seconds beyond the first searches for listeners, which these pods do not have.
+    pub fn idle(&self) -> Result<Duration> {
+        const SECONDS: u32 = 20;
+        thread::sleep(Duration::from_secs(20));
+        let before = self.agent.cpu_time()?;
+        thread::sleep(Duration::from_secs(SECONDS.into()));
+        Ok(self.agent.cpu_time()?.saturating_sub(before) / SECONDS)
+    }
 }
 
 /// Starts an agent and waits until it has all pods.

@@ -23,6 +23,7 @@ use clap::Parser;
 use lab::{ledger, private};
 
 use crate::{
+    crowd::Starts,
     field::Field,
     pods::{Contestant, Environment},
     report::{Format, Report, Series},
@@ -116,7 +117,11 @@ fn measure(options: &Options) -> Result<Report> {
     ledger::sweep()?;
     let mut environment = Environment::new(options.pods.into())?;
     let applied = environment.time_to_apply()?;
-    let starts = environment.crowd.starts;
+    // Once: the nodes that are made further on are alike.
+    let starts = Starts {
+        idle_us: environment.crowd.idle()?.as_micros() as u64,
+        ..environment.crowd.starts
+    };
     let mut report = Report::new(options.rounds, PER_TURN, applied, starts)?;
     let wanted = |all: &[Field], is_default: bool| -> Vec<Field> {
         if options.field.is_empty() && is_default {
