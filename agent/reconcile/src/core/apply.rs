@@ -131,13 +131,30 @@ impl<N: Node> Core<N> {
             return;
         };
         let was_outdated = record.state() == PodState::Outdated;
-        let enrollment = record.enrollment();
-        let changes = enrollment.is_some_and(|enrollment| enrollment.policy != goal.policy);
+        let mut changes = false;
+        let mut unknown = None;
+        if let Some(enrollment) = record.enrollment_mut() {
+            changes = !enrollment.policy.has_rules_of(&goal.policy);
+            if !changes {
+                // Only sentences for people differ, if anything: the kernel keeps what it has.
+                let earlier = std::mem::replace(&mut enrollment.policy, goal.policy.clone());
+                let differs = earlier.unknown_annotations != goal.policy.unknown_annotations;
+                unknown = differs.then(|| goal.policy.clone());
+            }
+        }
         record.now_wanted(now);
         record.desired = Desired::Enroll(Box::new(goal));
         if was_outdated && !changes {
             let note = "its manifest can be followed again".to_owned();
             self.record_event(name, POLICY_ACCEPTED, note);
+        }
+        match unknown {
+            Some(policy) if policy.unknown_annotations.is_empty() => {
+                let note = "it has no annotation without an effect any more".to_owned();
+                self.record_event(name, POLICY_ACCEPTED, note);
+            }
+            Some(policy) => self.report_unknown(name, &policy),
+            None => {}
         }
     }
 

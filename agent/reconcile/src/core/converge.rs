@@ -197,13 +197,8 @@ impl<N: Node> Core<N> {
                 }
                 self.release_policy(&before);
                 info!(pod = %name, policy = %id, "policy changed");
-                let note = if earlier.has_rules_of(&goal.policy) {
-                    "its rules are as before; only annotations or labels without an effect have changed"
-                        .to_owned()
-                } else {
-                    let changes = earlier.changes_to(&goal.policy).join("; ");
-                    format!("another policy is active for its new connections: {changes}")
-                };
+                let changes = earlier.changes_to(&goal.policy).join("; ");
+                let note = format!("another policy is active for its new connections: {changes}");
                 self.record_event(name, POLICY_CHANGED, note);
                 if earlier.unknown_annotations != goal.policy.unknown_annotations {
                     self.report_unknown(name, &goal.policy);

@@ -200,17 +200,15 @@ fn events_report_what_happened() {
     for (variant, expected) in [
         (Variant::Bad, &[("PolicyRejected", true)][..]),
         (Variant::Plain, &[("PolicyAccepted", false)]),
-        (
-            Variant::Misspelt,
-            &[("PolicyChanged", false), ("UnknownAnnotation", true)],
-        ),
-        (Variant::Plain, &[("PolicyChanged", false)]),
+        // Its rules stay as they are.
+        (Variant::Misspelt, &[("UnknownAnnotation", true)]),
+        (Variant::Plain, &[("PolicyAccepted", false)]),
         (Variant::OptedOut, &[("Released", false)]),
         (
             Variant::Misspelt,
             &[("Enrolled", false), ("UnknownAnnotation", true)],
         ),
-        (Variant::Plain, &[("PolicyChanged", false)]),
+        (Variant::Plain, &[("PolicyAccepted", false)]),
         (Variant::Bad, &[("PolicyRejected", true)]),
         (Variant::Ports, &[("PolicyChanged", false)]),
         (Variant::Bad, &[("PolicyRejected", true)]),
