@@ -5,7 +5,6 @@
 
 mod agent;
 mod cleanup;
-mod completions;
 mod connections;
 mod cost;
 mod doctor;
@@ -14,7 +13,6 @@ mod explain;
 mod foreign_files;
 mod install_cni;
 mod interception_probe;
-mod man;
 mod offline;
 mod output;
 mod pod_name;
@@ -32,11 +30,14 @@ mod why;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::cni;
 use sidetrack_base::runtime::block_on;
-use sidetrack_live::output::Format;
+use sidetrack_live::{
+    documents::{Completions, Man},
+    output::Format,
+};
 
 /// Sidecar traffic interception with eBPF socket hooks instead of iptables.
 #[derive(Debug, Parser)]
@@ -88,15 +89,18 @@ enum Command {
     /// Show what this binary was built from: version, commit, layout of the maps, kernel programs
     Version(version::Options),
     /// Print a shell's completion script
-    Completions(completions::Options),
+    #[command(after_help = "Examples:
+  sidetrack completions bash > /usr/share/bash-completion/completions/sidetrack
+  sidetrack completions zsh > /usr/share/zsh/site-functions/_sidetrack
+  sidetrack completions fish > /usr/share/fish/vendor_completions.d/sidetrack.fish")]
+    Completions(Completions),
     /// Write manual pages, one for each command
-    Man(man::Options),
+    #[command(after_help = "Examples:
+  sidetrack man /usr/local/share/man/man1")]
+    Man(Man),
     /// Read and write files for the agent that starts this
     #[command(name = sidetrack_datapath::foreign_files::COMMAND, hide = true)]
     ForeignFiles,
-    /// Print the names of the known pods, for completion scripts
-    #[command(name = completions::PODS, hide = true)]
-    KnownPods(Places),
 }
 
 /// The variable with the bpffs of an agent in a container.
@@ -171,10 +175,9 @@ pub fn main() -> ExitCode {
         Command::Doctor(options) => blocking(doctor::run(options)),
         Command::Cleanup(options) => cleanup::run(&options),
         Command::Version(options) => version::run(&options),
-        Command::Completions(options) => completions::run(&options),
-        Command::Man(options) => man::run(&options),
+        Command::Completions(options) => options.run(Cli::command(), "sidetrack"),
+        Command::Man(options) => options.run(Cli::command(), "sidetrack"),
         Command::ForeignFiles => foreign_files::run(),
-        Command::KnownPods(places) => blocking(completions::print_pods(places)),
     };
     match result {
         Ok(code) => code,

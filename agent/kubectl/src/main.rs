@@ -19,7 +19,6 @@ mod connectivity;
 mod cost;
 mod denied;
 mod doctor;
-mod documents;
 mod events;
 mod exec;
 mod flags;
@@ -40,8 +39,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
+use sidetrack_live::documents::{Completions, Man};
 
 use self::{cluster::Cluster, flags::Connect, pass::Pass};
+
+/// The name of the binary, which shells complete. kubectl finds plugins by it.
+const BINARY: &str = "kubectl-sidetrack";
 
 /// The sidetrack agents of a whole cluster.
 #[derive(Debug, Parser)]
@@ -94,9 +97,9 @@ enum Command {
     /// Try connections between pods with sidecars, in a namespace that is created for it and deleted
     Test(connectivity::Options),
     /// Print a shell's completion script
-    Completions(documents::Completions),
+    Completions(Completions),
     /// Write manual pages, one for each command
-    Man(documents::Man),
+    Man(Man),
 }
 
 /// What follows the command.
@@ -181,8 +184,8 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
     let connect = cli.connect.clone();
     let cluster = || Cluster::connect(&connect);
     let (command, words) = match cli.command {
-        Command::Completions(options) => return documents::completions(&options, Cli::command()),
-        Command::Man(options) => return documents::man(&options, Cli::command()),
+        Command::Completions(options) => return options.run(Cli::command(), BINARY),
+        Command::Man(options) => return options.run(Cli::command(), BINARY),
         Command::Status(options) => return status::run(&cluster().await?, &options).await,
         Command::Pods(options) => return pods::run(&cluster().await?, &options).await,
         Command::Cost(options) => return cost::run(cluster().await?, &options).await,
