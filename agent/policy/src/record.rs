@@ -44,12 +44,12 @@ impl Record {
         let words = container.command.iter().chain(&container.args).flatten();
         let mut env = BTreeMap::new();
         for variable in container.env.iter().flatten() {
+            // Of two the last counts, as in the sidecar's environment.
+            env.remove(&variable.name);
             if let Some(value) = &variable.value
                 && is_recorded(&variable.name)
             {
-                // Of two the first counts, as in the sidecar's environment.
-                env.entry(variable.name.clone())
-                    .or_insert_with(|| value.clone());
+                env.insert(variable.name.clone(), value.clone());
             }
         }
         Self {

@@ -249,14 +249,13 @@ impl Node for Env {
     }
 
     fn end(&mut self, problem: Option<String>) -> Option<String> {
-        if let Variable {
-            name: Some(name),
-            value: Some(value),
-        } = std::mem::take(&mut self.item)
-            && let Some(name) = known_variable(&name)
-        {
-            // Of two the first counts.
-            self.all.entry(name).or_insert(value);
+        let Variable { name, value } = std::mem::take(&mut self.item);
+        // Of two the last counts, as container runtimes and istio-cni have it, also if its value is not in the manifest.
+        if let Some(name) = name.and_then(|name| known_variable(&name)) {
+            match value {
+                Some(value) => drop(self.all.insert(name, value)),
+                None => drop(self.all.remove(name)),
+            }
         }
         problem
     }

@@ -104,7 +104,7 @@ fn argument_forms() {
 fn a_removed_init_container_counts_like_a_present_one() {
     let words = ["-p", "15002", "-u", "1338", "-b", "80"];
     let present = pod(&format!(
-        "spec:\n  containers: [{{name: istio-proxy}}]\n  initContainers: [{{name: istio-init, image: 'a:1.1.3', args: {words:?}, env: [{{name: ISTIO_DUAL_STACK, value: 'true'}}, {{name: ISTIO_DUAL_STACK, value: 'no'}}]}}]\n"
+        "spec:\n  containers: [{{name: istio-proxy}}]\n  initContainers: [{{name: istio-init, image: 'a:1.1.3', args: {words:?}, env: [{{name: ISTIO_DUAL_STACK, value: 'no'}}, {{name: ISTIO_DUAL_STACK, value: 'true'}}]}}]\n"
     ));
     let policy = of_pod(&present).unwrap();
     assert_eq!(policy.outbound_port, 15002);

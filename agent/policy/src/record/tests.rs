@@ -25,6 +25,7 @@ fn a_container_is_recorded() {
         "env": [
             {"name": "ISTIO_A", "value": "first"},
             {"name": "ISTIO_A", "value": "second"},
+            {"name": "ISTIO_B", "value": "hidden"},
             {"name": "ISTIO_B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "PASSWORD", "value": "secret"},
         ],
@@ -32,7 +33,7 @@ fn a_container_is_recorded() {
     assert_eq!(record.words, ["istio-iptables", "-p", "15001"]);
     assert_eq!(record.image.as_deref(), Some("proxyv2:1.8"));
     let env: Vec<_> = record.env.iter().collect();
-    assert_eq!(env, [(&"ISTIO_A".to_owned(), &"first".to_owned())]);
+    assert_eq!(env, [(&"ISTIO_A".to_owned(), &"second".to_owned())]);
     let text = serde_json::to_string(&record).expect("JSON");
     assert_eq!(Record::of_annotation(&annotated(&text)), Ok(Some(record)));
 }

@@ -114,6 +114,18 @@ fn a_pod_without_envoy_is_skipped() {
         let pod = with(on, plain.clone());
         assert_eq!(selected(&pod, Enroll::Injected, None), Ok(()), "{on}");
     }
+    // Of two the last one counts, and a value from elsewhere hides it.
+    for last in [
+        json!({"value": "false"}),
+        json!({"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+    ] {
+        let mut last = last;
+        last["name"] = "DISABLE_ENVOY".into();
+        let env = json!([{"name": "DISABLE_ENVOY", "value": "true"}, last]);
+        let proxy = json!({"name": "istio-proxy", "args": ["proxy", "sidecar"], "env": env});
+        let pod = injected(&[("/spec/containers", json!([{"name": "app"}, proxy]))]);
+        assert_eq!(selected(&pod, Enroll::Injected, None), Ok(()));
+    }
     // The sidecar of another mesh is one nevertheless.
     let linkerd = with("true", json!({"name": "linkerd-proxy"}));
     assert_eq!(selected(&linkerd, Enroll::Injected, None), Ok(()));
