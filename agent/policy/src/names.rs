@@ -74,8 +74,10 @@ pub mod ambient {
     pub(crate) const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 }
 
-/// Linkerd's annotations, which replace the settings of its CNI plugin.
+/// What Linkerd's CNI plugin reads: annotations that replace its settings, and a label; and the sidecar's variables.
 pub(crate) mod linkerd {
+    /// Label of the control plane's own pods.
+    pub(crate) const COMPONENT: &str = "linkerd.io/control-plane-component";
     pub(crate) const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
     pub(crate) const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
     pub(crate) const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";

@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     gate::OPEN_GATE,
-    names::{INJECT, LABEL, ambient, is_of_known_prefix, known_annotation},
+    names::{INJECT, LABEL, ambient, is_of_known_prefix, known_annotation, linkerd},
     text::shortened,
 };
 
-/// Labels that select.
+/// Labels that select, or set the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels {
     /// [`LABEL`].
@@ -21,13 +21,20 @@ pub struct Labels {
     pub inject: Option<String>,
     /// `istio.io/dataplane-mode`.
     pub dataplane_mode: Option<String>,
+    /// `linkerd.io/control-plane-component`.
+    pub linkerd_component: Option<String>,
     other: AnyText,
 }
 
 impl Labels {
     /// About how many bytes they take.
     pub(super) fn bytes(&self) -> usize {
-        lengths([&self.interception, &self.inject, &self.dataplane_mode])
+        lengths([
+            &self.interception,
+            &self.inject,
+            &self.dataplane_mode,
+            &self.linkerd_component,
+        ])
     }
 
     /// Cuts long values.
@@ -36,6 +43,7 @@ impl Labels {
             &mut self.interception,
             &mut self.inject,
             &mut self.dataplane_mode,
+            &mut self.linkerd_component,
         ]);
     }
 }
@@ -46,6 +54,7 @@ impl Node for Labels {
             LABEL => self.interception.insert(String::new()),
             INJECT => self.inject.insert(String::new()),
             ambient::MODE => self.dataplane_mode.insert(String::new()),
+            linkerd::COMPONENT => self.linkerd_component.insert(String::new()),
             _ => &mut self.other,
         })
     }

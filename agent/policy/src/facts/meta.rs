@@ -21,7 +21,7 @@ pub struct Meta {
     /// The version of the object.
     pub resource_version: Option<String>,
     deleted: Deleted,
-    /// Labels that select.
+    /// Labels that select, or set the policy.
     pub labels: Labels,
     /// Annotations that select, or set the policy.
     pub annotations: Annotations,

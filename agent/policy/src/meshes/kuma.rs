@@ -117,6 +117,8 @@ const FOR_USERS: [(&str, &str); 2] = [
     ("--exclude-outbound-udp-ports-for-uids", "udp"),
 ];
 
+const NOT_IN_MANIFEST: &str = "it is a file that is not in the pod's manifest; write its settings into annotation traffic.kuma.io/transparent-proxy-config";
+
 /// Raw values. A missing one is Kuma's default.
 #[derive(Default)]
 struct Raw(BTreeMap<Setting, Sourced>);
@@ -149,10 +151,20 @@ impl Raw {
 
 /// The policy.
 pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
-    let raw = if let Some(found) = settings_annotation(pod, kuma::CONFIG) {
+    let annotation = settings_annotation(pod, kuma::CONFIG);
+    let arguments = init_words(pod, MeshName::Kuma, settings)
+        .map(|(words, place)| (flags(&words, &SWITCHES, &place), place));
+    let raw = if let Some(found) = annotation {
+        // kuma-init reads it as a file. A second one is a ConfigMap's, which its CNI plugin does not read.
+        let mut files = arguments
+            .iter()
+            .flat_map(|(flags, _)| configurations(flags));
+        if let Some(second) = files.nth(1) {
+            settings.refuse(second, NOT_IN_MANIFEST);
+        }
         by_configuration(&found, settings)
-    } else if let Some((words, place)) = init_words(pod, MeshName::Kuma, settings) {
-        by_arguments(&words, &place)
+    } else if let Some((flags, place)) = arguments {
+        by_arguments(flags, &place, settings)
     } else {
         let mut raw = by_annotations(pod);
         let runs_as = pod.run_as(MeshName::Kuma).user;
@@ -221,9 +233,25 @@ fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
     raw
 }
 
-fn by_arguments(words: &[String], place: &str) -> Raw {
+/// What kuma-init is given as a whole configuration: the name of a file, or its text.
+fn configurations(flags: &[(String, Sourced)]) -> impl Iterator<Item = &Sourced> {
+    let is_one = |flag: &&(String, Sourced)| flag.0 == "--config";
+    flags.iter().filter(is_one).map(|(_, found)| found)
+}
+
+fn by_arguments(flags: Vec<(String, Sourced)>, place: &str, settings: &mut Settings) -> Raw {
     let mut raw = Raw::default();
-    for (flag, mut found) in flags(words, &SWITCHES, place) {
+    let mut has_configuration = false;
+    // Of two the later one wins, and flags of their own over both.
+    for found in configurations(&flags) {
+        if found.value.starts_with('/') {
+            settings.refuse(found, NOT_IN_MANIFEST);
+        } else {
+            has_configuration = true;
+            raw.0.extend(by_configuration(found, settings).0);
+        }
+    }
+    for (flag, mut found) in flags {
         if let Some((_, protocol)) = FOR_USERS.iter().find(|(name, _)| *name == flag) {
             found.value = format!("{protocol}:{}", found.value);
             raw.append(Setting::OutboundUsers, found);
@@ -241,6 +269,9 @@ fn by_arguments(words: &[String], place: &str) -> Raw {
             Some((setting, ..)) => drop(raw.0.insert(*setting, found)),
             None => {}
         }
+    }
+    if has_configuration {
+        return raw;
     }
     // `--redirect-all-dns-traffic` stands for both.
     if let Some(all) = raw.get(Setting::AllDns).cloned() {

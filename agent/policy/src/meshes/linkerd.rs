@@ -21,6 +21,9 @@ const INBOUND_PORT: u16 = 4143;
 const OUTBOUND_PORT: u16 = 4140;
 const CONTROL_PORT: u32 = 4190;
 const ADMIN_PORT: u32 = 4191;
+/// Where the API server usually is, by its service and by itself. The control plane's pods call it before their proxies
+/// can: they are what these ask. The plugin reads service `default/kubernetes` and has these if it cannot.
+const API_SERVER: [u32; 2] = [443, 6443];
 
 /// Flags of proxy-init without a value.
 const SWITCHES: [&str; 4] = ["--simulate", "-w", "--use-wait-flag", "--ipv6"];
@@ -43,6 +46,8 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
 }
 
 fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &mut Settings) {
+    // Lists that are given again are continued.
+    let mut redirected = Vec::new();
     for (flag, found) in flags(words, &SWITCHES, place) {
         let found = &found;
         match flag.as_str() {
@@ -55,12 +60,8 @@ fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &m
             "-u" | "--proxy-uid" => policy.proxy_uids = owner(found, settings),
             "-g" | "--proxy-gid" => policy.proxy_gids = owner(found, settings),
             "-r" | "--ports-to-redirect" => {
-                let ports = settings.list(Some(found), ',', values::port);
-                if !ports.is_empty() {
-                    policy.inbound = InboundPorts::Only(spans(ports));
-                }
+                redirected.extend(settings.list(Some(found), ',', values::port));
             }
-            // Lists that are given again are continued.
             "--inbound-ports-to-ignore" => {
                 let list = &mut policy.exclusions.inbound_ports;
                 list.extend(ports(Some(found), settings));
@@ -79,6 +80,9 @@ fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &m
             }
             _ => {}
         }
+    }
+    if !redirected.is_empty() {
+        policy.inbound = InboundPorts::Only(spans(redirected));
     }
 }
 
@@ -103,6 +107,11 @@ fn by_sidecar(policy: &mut Policy, pod: &PodFacts, settings: &mut Settings) {
     let skipped = ports(annotation(SKIP_INBOUND_PORTS).as_ref(), settings);
     policy.exclusions.inbound_ports = own.into_iter().chain(skipped).collect();
     policy.exclusions.outbound_ports = ports(annotation(SKIP_OUTBOUND_PORTS).as_ref(), settings);
+    let component = &pod.meta.labels.linkerd_component;
+    if component.as_ref().is_some_and(|name| !name.is_empty()) {
+        let api_server = API_SERVER.map(Span::one);
+        policy.exclusions.outbound_ports.extend(api_server);
+    }
     let subnets = annotation(SKIP_SUBNETS);
     policy.exclusions.sources = settings.list(subnets.as_ref(), ',', values::cidr);
     let runs_as = pod.run_as(MeshName::Linkerd);

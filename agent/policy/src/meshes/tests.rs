@@ -113,6 +113,31 @@ fn linkerd_without_init_is_read_as_its_cni_plugin_does() {
     assert!(policy.ipv4_only);
 }
 
+/// The proxies of the control plane ask the API server before they can serve.
+#[test]
+fn the_api_server_is_left_alone_in_linkerds_control_plane() {
+    let skips = |component: Option<&str>| {
+        let mut pod = linkerd(
+            None,
+            json!({"config.linkerd.io/skip-outbound-ports": "3306"}),
+        );
+        if let Some(component) = component {
+            pod["metadata"]["labels"] = json!({"linkerd.io/control-plane-component": component});
+        }
+        let policy = of_pod(&facts(pod)).expect("a policy");
+        let ports = policy.exclusions.outbound_ports.iter();
+        ports.map(ToString::to_string).collect::<Vec<_>>().join(",")
+    };
+    assert_eq!(skips(Some("identity")), "3306,443,6443");
+    assert_eq!(skips(Some("")), "3306");
+    assert_eq!(skips(None), "3306");
+    // With linkerd-init its arguments are complete.
+    let mut pod = linkerd(Some(&[]), json!({}));
+    pod["metadata"]["labels"] = json!({"linkerd.io/control-plane-component": "identity"});
+    let policy = of_pod(&facts(pod)).expect("a policy");
+    assert!(policy.exclusions.outbound_ports.is_empty());
+}
+
 /// An annotation, what linkerd-proxy runs as, or the chart's user, which is an assumption. Only proxy-init says that there
 /// is no user.
 #[test]
@@ -191,6 +216,10 @@ fn lists_of_proxy_init_that_are_given_again_are_continued() {
         assert!(rules.contains(part), "{part} in {rules}");
     }
     assert!(policy.remarks[0].starts_with("\" 443\" in argument --inbound-ports-to-ignore"));
+    let redirected = ["-r", "80", "--ports-to-redirect=443,8080"];
+    let policy = of_pod(&facts(linkerd(Some(&redirected), json!({})))).expect("a policy");
+    let expected = crate::exclusions::spans([80, 443, 8080]);
+    assert_eq!(policy.inbound, InboundPorts::Only(expected));
     let bare = problems(linkerd(
         Some(&["--subnets-to-ignore", "10.0.0.1"]),
         json!({}),
@@ -315,13 +344,25 @@ fn kuma_3_comes_to_its_own_rules() {
             "-A KUMA_MESH_OUTBOUND_REDIRECT -p tcp -j REDIRECT --to-ports 15001",
         ]
     );
-    assert!(
-        policy.captures_v6(
-            ["10.0.0.1", "fd00::1"]
-                .map(|addr| addr.parse().expect("one"))
-                .into_iter()
-        )
-    );
+}
+
+/// With the addresses of a pod in an IPv4 cluster, where the kernel gives each interface a link-local one.
+#[test]
+fn what_ipv6_depends_on() {
+    let v6_with = |pod: Value, addresses: &[&str]| {
+        let policy = of_pod(&facts(pod)).expect("a policy");
+        let addresses = addresses.iter().map(|addr| addr.parse().expect("one"));
+        policy.captures_v6(addresses)
+    };
+    let (lo, eth) = (["127.0.0.1", "::1"], ["10.0.0.1", "fe80::1"]);
+    let all = [&lo[..], &eth[..]].concat();
+    let kuma = || kuma(None, json!({}));
+    assert!(v6_with(kuma(), &all));
+    assert!(!v6_with(kuma(), &[&lo[..], &eth[..1], &["::6"]].concat()));
+    assert!(v6_with(linkerd(Some(&[]), json!({})), &lo));
+    assert!(!v6_with(linkerd(Some(&["--ipv6=false"]), json!({})), &all));
+    let istio = json!({"spec": {"containers": [{"name": "istio-proxy"}]}});
+    assert!(!v6_with(istio, &all));
 }
 
 #[test]
@@ -359,6 +400,41 @@ fn kuma_2_is_read_from_arguments_or_annotations() {
     );
     assert!(policy.ipv4_only);
     assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
+}
+
+/// Its text is among the arguments, or it is a file: that of the annotation, and one of a ConfigMap of the pod's author.
+#[test]
+fn the_configuration_of_kuma_init() {
+    let text = "redirect:\n  dns:\n    enabled: true\n  outbound:\n    excludePorts: [3306]\n";
+    let later = "redirect: {outbound: {excludePorts: [6379]}}";
+    let args = [
+        "--config",
+        text,
+        "--config",
+        later,
+        "--redirect-dns-port=15054",
+    ];
+    let policy = of_pod(&facts(kuma(Some(&args), json!({})))).expect("a policy");
+    let dns = (policy.dns.clone(), policy.dns_port);
+    assert_eq!(dns, (DnsCapture::All, 15054));
+    assert_eq!(policy.excluded_outbound_ports, [6379]);
+
+    let file = "--config=/tmp/transparent-proxy/base/config.yaml";
+    let other = "--config=/tmp/transparent-proxy/custom/config.yaml";
+    let annotation = || json!({"traffic.kuma.io/transparent-proxy-config": text});
+    let policy = of_pod(&facts(kuma(Some(&[file]), annotation()))).expect("a policy");
+    assert_eq!(policy.excluded_outbound_ports, [3306]);
+    for pod in [
+        kuma(Some(&[file, other]), annotation()),
+        kuma(Some(&[other]), json!({})),
+    ] {
+        let problem = problems(pod);
+        let named = "argument --config of kuma-init is \"/tmp/transparent-proxy/custom/";
+        assert!(
+            problem.contains(named) && problem.contains("not in the pod's manifest"),
+            "{problem}"
+        );
+    }
 }
 
 /// What the CNI plugin of Kuma 2 reads, and what it takes for an annotation that is absent.

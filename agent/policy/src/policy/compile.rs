@@ -23,6 +23,7 @@ use crate::{
     exclusions::{Fold, Span, is_ranged},
     ids::{IdMaps, UnknownId},
     interfaces,
+    mesh_name::MeshName,
 };
 
 impl Policy {
@@ -229,22 +230,23 @@ impl Policy {
     /// Whether a mesh's own rules would be there for IPv6 in a pod with these addresses.
     ///
     /// Istio has them if the first address that is neither loopback nor link-local is an IPv6 one, and with dual stack if
-    /// any is, as the other meshes do. Consul's program does not ask for addresses: its resolver may be ::1 in any pod.
+    /// any is. Kuma has them if any IPv6 address is not loopback (`HasLocalIPv6` of its transparent proxy), so that one
+    /// which is link-local is enough. The other meshes' programs do not ask for addresses.
     #[must_use]
     pub fn captures_v6(&self, addresses: impl Iterator<Item = IpAddr>) -> bool {
-        let mut candidates = addresses.filter(|addr| match addr {
-            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
-            IpAddr::V6(v6) => {
-                let is_self = Addr::from(*addr).is(Addr::SELF_V6);
-                !v6.is_loopback() && !v6.is_unicast_link_local() && !is_self
+        let is_self = |addr: &IpAddr| Addr::from(*addr).is(Addr::SELF_V6);
+        let mut own = addresses.filter(|addr| !addr.is_loopback() && !is_self(addr));
+        let is_global = |addr: &IpAddr| match addr {
+            IpAddr::V4(v4) => !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+        };
+        let found = match self.dialect.mesh() {
+            MeshName::Istio if self.dual_stack => {
+                own.any(|addr| addr.is_ipv6() && is_global(&addr))
             }
-        });
-        let found = if self.dialect == Dialect::Consul {
-            true
-        } else if self.dual_stack {
-            candidates.any(|addr| addr.is_ipv6())
-        } else {
-            candidates.next().is_some_and(|addr| addr.is_ipv6())
+            MeshName::Istio => own.find(is_global).is_some_and(|addr| addr.is_ipv6()),
+            MeshName::Kuma => own.any(|addr| addr.is_ipv6()),
+            MeshName::Linkerd | MeshName::Consul | MeshName::Ambient => self.dual_stack,
         };
         found && !self.ipv4_only
     }
