@@ -11,19 +11,22 @@ use crate::{
 };
 
 impl<N: Node> Core<N> {
-    /// Pods whose sidecar is not known to listen and whose search is due: it may have begun to listen
+    /// Pods whose sidecar is not known to listen on each of its ports and whose search is due: it may have begun to listen
     /// while no kernel program saw it.
     pub(super) fn without_listener(&mut self) -> Vec<PodRef> {
         let mut known_by_pod = self.node.listeners();
         let now = self.node.now();
         let mut due = Vec::new();
         for (name, record) in &mut self.pods {
-            let Some(cookie) = record.enrollment().map(|it| it.cookie) else {
+            let Some(enrollment) = record.enrollment() else {
                 continue;
             };
-            let known = known_by_pod.remove(&cookie).unwrap_or_default();
+            let known = known_by_pod.remove(&enrollment.cookie).unwrap_or_default();
+            // A search that ended early may have found one port and not the other.
+            let mut ports = enrollment.policy.listener_ports().into_iter();
+            let has_all = ports.all(|port| known.iter().any(|(_, known)| *known == port));
             let search = &mut record.search;
-            if !known.is_empty() && known.is_superset(&search.known) {
+            if has_all && known.is_superset(&search.known) {
                 // Should one vanish from the map although its socket is open.
                 search.at = now;
                 search.pause = FIRST_SEARCH_PAUSE;

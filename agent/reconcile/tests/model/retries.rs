@@ -6,6 +6,7 @@ use crate::{
     events::{Event, LIST, ORDINARY},
     pods::Variant,
     run::Run,
+    world::INBOUND,
 };
 
 /// Ticks twice a second; answers how often processes were read.
@@ -113,6 +114,29 @@ fn listeners_are_searched_less_and_less_often() {
     run.world.borrow_mut().tables.listeners.clear();
     run.tick(2500);
     assert_eq!(run.world.borrow().searches, seen + 1);
+    assert_eq!(run.world.borrow().tables.listeners.len(), 2);
+}
+
+/// A search may end before it has seen all.
+#[test]
+fn a_sidecar_that_is_known_in_part_is_searched_again() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        Event::Listen(0),
+    ];
+    let mut run = Run::after(true, &events);
+    let mut missed = Vec::new();
+    for process in run.world.borrow_mut().processes.values_mut() {
+        missed.extend(process.listens.iter().copied().filter(|it| it.1 == INBOUND));
+        process.listens.retain(|it| it.1 != INBOUND);
+    }
+    run.happen(LIST);
+    assert_eq!(run.world.borrow().tables.listeners.len(), 1);
+    for process in run.world.borrow_mut().processes.values_mut() {
+        process.listens.extend(missed.iter().copied());
+    }
+    run.tick(6000);
     assert_eq!(run.world.borrow().tables.listeners.len(), 2);
 }
 
