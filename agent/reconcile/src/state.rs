@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use sidetrack_common::ids::NetnsInode;
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::{Policy, manifest::NetnsRef};
 
 use crate::{
@@ -133,8 +133,8 @@ pub struct Record<N: Node> {
     pub is_terminating: bool,
     pub(crate) desired: Desired,
     pub(crate) state: State<N>,
-    /// Whether this agent has enrolled the pod before.
-    pub(crate) started: bool,
+    /// The namespace in which this agent has last enrolled the pod.
+    pub(crate) started_in: Option<NetnsCookie>,
     /// Since when the pod is to be enrolled, until it is.
     pub(crate) wanted_since: Option<Instant>,
     /// Whether the labels of its namespace are unknown, or may be out of date.
@@ -181,7 +181,7 @@ impl<N: Node> Record<N> {
             is_terminating: false,
             desired: Desired::Keep(None),
             state: State::Waiting { reason: None },
-            started: false,
+            started_in: None,
             wanted_since: None,
             unsure: false,
             iptables_init: None,

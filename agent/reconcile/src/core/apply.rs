@@ -80,7 +80,7 @@ impl<N: Node> Core<N> {
         };
         record.origin.clone_from(&document.origin);
         if record.uid != *uid {
-            record.started = false;
+            record.started_in = None;
             record.wanted_since = None;
             record.dns_servers = None;
         }

@@ -31,11 +31,12 @@ impl<N: Node> Core<N> {
         let Some(record) = self.pods.get(name) else {
             return Ok(());
         };
-        // Once in a pod's life.
-        let starting = (goal.starting || fresh) && !record.started;
         let uid = record.uid.clone();
         let was_earlier = self.held.earlier_of(name).is_some();
+        let started_in = record.started_in;
         let opened = self.node.open(found).await?;
+        // Once in the life of a sandbox. In another one all its containers start again.
+        let starting = (goal.starting || fresh) && started_in != Some(opened.cookie);
         if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
             return Err(EnrollError::NamespaceInUse {
                 path: found.path.clone(),
@@ -86,8 +87,8 @@ impl<N: Node> Core<N> {
         let notes: Vec<String> = [note].into_iter().chain(enrollment.notes()).collect();
         let now = self.node.now();
         if let Some(record) = self.pods.get_mut(name) {
+            record.started_in = Some(enrollment.cookie);
             record.state = State::Enrolled(Box::new(enrollment), None);
-            record.started = true;
             record.search = ListenerSearch::new(now);
             // A pod of an earlier agent was intercepted all along.
             let since = record.wanted_since.take().filter(|_| !was_earlier);

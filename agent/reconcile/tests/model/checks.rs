@@ -72,7 +72,7 @@ impl World {
         let Some(pod) = rows.pod.clone() else { return };
         let listed = self.applied.get(&pod);
         let starting = listed.is_some_and(|it| it.starting && it.uid == rows.uid);
-        let started = self.started.contains(&(pod, rows.uid.clone()));
+        let started = self.started.get(&(pod, rows.uid.clone())) == Some(&cookie);
         let passes = self.tables.before_sidecar.contains(&cookie);
         let expected = policy.before_sidecar && starting && !started;
         if expected && !self.earlier.contains(&cookie) && !self.is_served(cookie) {

@@ -248,6 +248,12 @@ fn a_pod_that_the_plugin_names_first_is_starting_once() {
     assert!(!passes(&run));
     assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
     assert!(!passes(&run), "it was enrolled before");
+    // Its sandbox failed, and the runtime makes another one.
+    ready(run.core.forget_sandbox(&sandbox.container, None));
+    run.world.borrow_mut().paths.remove(&sandbox.netns);
+    let (other, answer) = add(&mut run, ORDINARY);
+    assert_eq!(answer, CniAnswer::Enrolled);
+    assert!(other.inode != sandbox.inode && passes(&run));
 }
 
 #[test]

@@ -245,7 +245,7 @@ impl World {
         self.tables.pods.insert(cookie, row.clone());
         rows.row = Some(row);
         rows.policy = Some(id);
-        self.started.insert((pod, rows.uid.clone()));
+        self.started.insert((pod, rows.uid.clone()), cookie);
     }
 
     pub fn perform_removal(

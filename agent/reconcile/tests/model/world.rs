@@ -148,8 +148,8 @@ pub struct World {
     pub faults: Faults,
     /// What the agent has read about pods.
     pub applied: BTreeMap<PodRef, Applied>,
-    /// Pods that this agent has enrolled.
-    pub started: BTreeSet<(PodRef, Option<String>)>,
+    /// Where this agent has last enrolled its pods.
+    pub started: BTreeMap<(PodRef, Option<String>), NetnsCookie>,
     /// Namespaces with rows when this agent began.
     pub earlier: BTreeSet<NetnsCookie>,
     /// Number of the agent.
@@ -196,7 +196,7 @@ impl World {
             tables: Tables::default(),
             faults: Faults::default(),
             applied: BTreeMap::new(),
-            started: BTreeSet::new(),
+            started: BTreeMap::new(),
             earlier: BTreeSet::new(),
             generation: 0,
             held: BTreeSet::new(),
