@@ -17,6 +17,9 @@ pub const NOT_ENROLLED: &str = "NotEnrolled";
 /// The pod is not intercepted any more.
 pub const RELEASED: &str = "Released";
 
+/// What a reason ends with if the pod is intercepted nevertheless.
+pub(crate) const PREVIOUS_STAYS: &str = "; the previous policy stays active";
+
 /// Something that happened to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {

@@ -122,10 +122,21 @@ pub struct EarlierRows<R> {
     pub cookie: NetnsCookie,
     /// The pod they are of; `None` for remains without a pod row.
     pub pod: Option<PodRef>,
+    /// The UID of that pod, where it is known.
+    pub uid: Option<String>,
     /// Inode of the namespace; 0 for remains.
     pub inode: NetnsInode,
     /// The rows.
     pub rows: R,
+}
+
+impl<R> EarlierRows<R> {
+    /// Whether they are of a pod. An earlier one may have had its name, which the UIDs say if both are known.
+    #[must_use]
+    pub fn is_of(&self, name: &PodRef, uid: Option<&str>) -> bool {
+        let uids = self.uid.as_deref().zip(uid);
+        self.pod.as_ref() == Some(name) && uids.is_none_or(|(own, other)| own == other)
+    }
 }
 
 /// An enrolled pod.

@@ -19,8 +19,9 @@ pub fn earlier_rows(datapath: &Datapath) -> Result<Vec<EarlierRows<PodRows>>> {
     let mut found: BTreeMap<NetnsCookie, EarlierRows<PodRows>> = BTreeMap::new();
     for (cookie, row) in maps.pods.rows()? {
         let rows = of(&mut found, NetnsCookie::new(cookie));
-        let (namespace, name, _) = names(&row);
+        let (namespace, name, uid) = names(&row);
         rows.pod = Some(PodRef { namespace, name });
+        rows.uid = uid;
         rows.inode = NetnsInode::new(row.netns_inode);
         rows.rows.add_earlier_row(row);
     }
@@ -68,6 +69,7 @@ fn of(
     found.entry(cookie).or_insert_with(|| EarlierRows {
         cookie,
         pod: None,
+        uid: None,
         inode: NetnsInode::new(0),
         rows: PodRows::earlier(cookie),
     })

@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::Core;
 use crate::{
-    events::{POLICY_ACCEPTED, POLICY_REJECTED, RELEASED},
+    events::{POLICY_ACCEPTED, POLICY_REJECTED, PREVIOUS_STAYS, RELEASED},
     listing::Listing,
     node::Node,
     policies::GRACE,
@@ -121,7 +121,7 @@ impl<N: Node> Core<N> {
     /// Whether a pod is enrolled, by this or an earlier agent.
     fn has(&self, name: &PodRef) -> bool {
         let record = self.pods.get(name);
-        record.is_some_and(|it| it.enrollment().is_some()) || self.held.earlier_of(name).is_some()
+        record.is_some_and(|it| it.enrollment().is_some()) || self.earlier_of(name).is_some()
     }
 
     /// The pod is to be enrolled. Where that changes nothing, no other event says that it was corrected.
@@ -254,7 +254,9 @@ impl<N: Node> Core<N> {
     /// The pod is not to be enrolled.
     async fn skip(&mut self, name: &PodRef, reason: String) {
         let now = self.node.now();
-        self.drop_earlier(|held, _| held != name).await;
+        let uid = self.pods.get(name).and_then(|it| it.uid.clone());
+        self.drop_earlier(|it| !it.is_of(name, uid.as_deref()))
+            .await;
         if self.pods.get(name).and_then(Record::enrollment).is_some() {
             self.release(name, &reason).await;
             let note = format!("sidetrack leaves its connections alone now: {reason}");
@@ -271,12 +273,12 @@ impl<N: Node> Core<N> {
     /// The manifest cannot be followed. The previous policy stays active, also if an earlier agent
     /// wrote it.
     fn reject(&mut self, name: &PodRef, reason: String) {
-        let has_earlier = self.held.earlier_of(name).is_some();
+        let has_earlier = self.earlier_of(name).is_some();
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
         let kept = if record.enrollment().is_some() || has_earlier {
-            "; the previous policy stays active"
+            PREVIOUS_STAYS
         } else {
             ""
         };

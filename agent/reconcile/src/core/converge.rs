@@ -7,7 +7,7 @@ use tracing::{error, info, warn};
 
 use super::Core;
 use crate::{
-    events::{NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
+    events::{NOT_ENROLLED, POLICY_CHANGED, POLICY_REJECTED, PREVIOUS_STAYS, UNKNOWN_ANNOTATION},
     node::{
         EnrollError, Enrollment, Found, Link as _, NO_PROCESS, Node, NodeError, Processes as _,
     },
@@ -92,7 +92,7 @@ impl<N: Node> Core<N> {
                 let known = match record.enrollment() {
                     Some(enrolled) if enrolled.doubt.is_some() => None,
                     Some(enrolled) => Some(enrolled.inode),
-                    None => self.held.earlier_of(name).map(|it| it.inode),
+                    None => self.earlier_of(name).map(|it| it.inode),
                 };
                 processes.netns_of_pod(record.sought(uid, known))
             }
@@ -239,7 +239,7 @@ impl<N: Node> Core<N> {
 
     /// Notes what became of an attempt.
     fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
-        let has_earlier = self.held.earlier_of(name).is_some();
+        let has_earlier = self.earlier_of(name).is_some();
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
@@ -256,8 +256,16 @@ impl<N: Node> Core<N> {
         let reason = problem.to_string();
         let waiting = problem.is_waiting();
         let is_new = record.reason() != Some(&*reason);
+        let active = record.enrollment().map(|it| &it.policy);
+        // A refresh that fails changes nothing that people see.
+        let is_refresh = active
+            .zip(record.goal())
+            .is_some_and(|(it, goal)| *it == goal.policy);
+        let is_kept = active.is_some() || has_earlier;
         if is_new && waiting {
             info!(pod = %name, "waiting: {reason}");
+        } else if is_new && is_kept {
+            error!(pod = %name, origin = record.origin, "{reason}{PREVIOUS_STAYS}");
         } else if is_new {
             error!(pod = %name, origin = record.origin, "cannot enroll: {reason}");
         }
@@ -267,7 +275,12 @@ impl<N: Node> Core<N> {
             PodState::Rejected
         };
         record.settle(state, has_earlier, Some(reason.clone()));
-        if is_new && !waiting {
+        if !is_new || waiting || is_refresh {
+            return;
+        }
+        if is_kept {
+            self.record_event(name, POLICY_REJECTED, format!("{reason}{PREVIOUS_STAYS}"));
+        } else {
             self.record_event(name, NOT_ENROLLED, reason);
         }
     }

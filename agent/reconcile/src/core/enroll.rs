@@ -32,7 +32,7 @@ impl<N: Node> Core<N> {
             return Ok(());
         };
         let uid = record.uid.clone();
-        let was_earlier = self.held.earlier_of(name).is_some();
+        let was_earlier = self.earlier_of(name).is_some();
         let started_in = record.started_in;
         let opened = self.node.open(found).await?;
         // Once in the life of a sandbox. In another one all its containers start again.
@@ -97,9 +97,10 @@ impl<N: Node> Core<N> {
         }
         // An earlier agent may have enrolled it in another namespace. That one is released once
         // nothing runs there.
-        if self.held.earlier_of(name).is_some() {
+        if self.earlier_of(name).is_some() {
             let processes = self.processes();
-            self.drop_earlier(|held, inode| held != name || processes.any_in(inode))
+            let uid = uid.as_deref();
+            self.drop_earlier(|it| !it.is_of(name, uid) || processes.any_in(it.inode))
                 .await;
         }
         // For a pod that an earlier agent had enrolled nothing has changed.

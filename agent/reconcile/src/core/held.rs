@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use tracing::{info, warn};
 
@@ -68,11 +68,6 @@ impl<N: Node> HeldNamespaces<N> {
         })
     }
 
-    /// What an earlier agent wrote for a pod.
-    pub(super) fn earlier_of(&self, pod: &PodRef) -> Option<&EarlierRows<N::Rows>> {
-        self.earlier().find(|it| it.pod.as_ref() == Some(pod))
-    }
-
     pub(super) fn departing(&self) -> impl Iterator<Item = (&PodRef, &Enrollment<N>)> {
         self.0.values().filter_map(|held| match held {
             Held::Departing(name, enrollment) => Some((name, &**enrollment)),
@@ -122,6 +117,12 @@ impl<N: Node> HeldNamespaces<N> {
 }
 
 impl<N: Node> Core<N> {
+    /// What an earlier agent wrote for a pod.
+    pub(super) fn earlier_of(&self, name: &PodRef) -> Option<&EarlierRows<N::Rows>> {
+        let uid = self.pods.get(name).and_then(|it| it.uid.as_deref());
+        self.held.earlier().find(|it| it.is_of(name, uid))
+    }
+
     /// Gives every pod of an earlier agent this build's program. Of a pod whose link is attached nowhere, either the
     /// namespace is gone or somebody has detached the link: it keeps its rows while processes run there, and the look for
     /// repairs attaches the program again.
@@ -174,10 +175,9 @@ impl<N: Node> Core<N> {
     }
 
     /// Removes the rows of earlier agents, except what is to be kept.
-    pub(super) async fn drop_earlier(&mut self, keep: impl Fn(&PodRef, NetnsInode) -> bool) {
-        let is_kept =
-            |it: &&EarlierRows<N::Rows>| it.pod.as_ref().is_some_and(|pod| keep(pod, it.inode));
-        let gone = self.held.earlier().filter(|it| !is_kept(it));
+    pub(super) async fn drop_earlier(&mut self, keep: impl Fn(&EarlierRows<N::Rows>) -> bool) {
+        let gone = self.held.earlier();
+        let gone = gone.filter(|it| it.pod.is_none() || !keep(it));
         let gone: Vec<NetnsCookie> = gone.map(|it| it.cookie).collect();
         for cookie in gone {
             self.forget_earlier(cookie).await;

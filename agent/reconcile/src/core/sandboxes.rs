@@ -106,7 +106,7 @@ impl<N: Node> Core<N> {
         if enrolled_at.is_some_and(|at| at != inode) {
             self.depart(&name, "its sandbox was made anew").await;
         }
-        let earlier_at = self.held.earlier_of(&name).map(|it| it.inode);
+        let earlier_at = self.earlier_of(&name).map(|it| it.inode);
         self.sandboxes.by_uid.insert(
             sandbox.uid.clone(),
             Known {

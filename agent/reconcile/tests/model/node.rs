@@ -311,6 +311,7 @@ impl Node for FakeNode {
                 EarlierRows {
                     cookie,
                     pod: row.map(|row| row.pod.clone()),
+                    uid: row.and_then(|row| row.uid.clone()),
                     inode: row.map_or(NetnsInode::new(0), |row| row.inode),
                     rows,
                 }

@@ -117,6 +117,53 @@ fn listeners_are_searched_less_and_less_often() {
     assert_eq!(run.world.borrow().tables.listeners.len(), 2);
 }
 
+/// Its connections are decided by the policy before.
+#[test]
+fn a_change_that_fails_does_not_say_that_the_pod_is_not_enrolled() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let mut run = Run::after(true, &events);
+    run.core.drain_events();
+    run.happen(Event::FailNth(1));
+    run.happen(Event::Change(0, Variant::Ports));
+    run.happen(LIST);
+    let [event] = <[_; 1]>::try_from(run.core.drain_events()).expect("one event");
+    assert_eq!((event.reason, event.warning), ("PolicyRejected", true));
+    let end = "; the previous policy stays active";
+    assert!(event.note.ends_with(end), "{}", event.note);
+    assert_eq!(state(&run).0, PodState::Outdated);
+}
+
+/// A force-deleted pod of a StatefulSet still runs when its successor, which has opted out or is rejected, has its name.
+#[test]
+fn what_an_earlier_agent_had_of_another_pod_with_the_name() {
+    for variant in [Variant::OptedOut, Variant::Bad] {
+        let events = [
+            Event::Create(0, Variant::Plain),
+            Event::Start(0, ORDINARY),
+            LIST,
+        ];
+        let mut run = Run::after(true, &events);
+        let row = |run: &Run| run.world.borrow().tables.pods.len();
+        run.happen(Event::Create(0, variant));
+        run.happen(Event::Restart);
+        run.happen(LIST);
+        assert_eq!(row(&run), 1, "{variant:?}: the old pod stays intercepted");
+        let (found, reason) = state(&run);
+        let expected = match variant {
+            Variant::Bad => PodState::Rejected,
+            _ => PodState::Skipped,
+        };
+        assert_eq!(found, expected, "{reason}");
+        run.happen(Event::EndDeleted);
+        run.tick(2500);
+        assert_eq!(row(&run), 0, "{variant:?}");
+    }
+}
+
 /// A search may end before it has seen all.
 #[test]
 fn a_sidecar_that_is_known_in_part_is_searched_again() {
