@@ -7,13 +7,15 @@ use lab::{
     actor::Actor,
     agent::{Agent, Extra},
     ledger::{cgroup_root, remove_cgroup},
+    network::manifest,
     node::VIP,
+    product::Pins,
     protocol::{APP, Dial},
     wait::eventually,
 };
 use nix::sys::signal::Signal;
 
-use super::{enrolled_pod, status, was_repaired, works};
+use super::{enrolled_pod, repairs, status, was_repaired, works};
 use crate::fixture::at;
 
 fn processes_below(cgroup: &Path, found: &mut Vec<(String, String)>) -> Result<()> {
@@ -59,6 +61,28 @@ fn a_recreated_cgroup_is_followed() -> Result<()> {
     }
     ensure!(fixture.client.echo()? == 1);
     Ok(())
+}
+
+kernel_test!(the_cgroup_of_an_ended_pod_is_no_loss);
+/// kubelet removes it before the pod's object goes.
+fn the_cgroup_of_an_ended_pod_is_no_loss() -> Result<()> {
+    let (mut fixture, _sidecar) = enrolled_pod(&[])?;
+    let ended = fixture.lab.pod("ended", 3)?;
+    let capturing = manifest("ended", &ended, &[]);
+    let capturing = capturing.with_variable("ISTIO_META_DNS_CAPTURE", "true");
+    fixture.lab.enroll_manifest("ended", &capturing)?;
+    let pins = Pins::new(&fixture.agent.places.bpffs)?;
+    let cookie = fixture.agent.places.cookie("test/ended")?;
+    ensure!(pins.pod_callbacks(cookie).exists());
+    remove_cgroup(ended.own_cgroup());
+    // A look that would repair them, and the next.
+    std::thread::sleep(Duration::from_secs(5));
+    ensure!(repairs(&fixture)? == 0, "{}", fixture.agent.places.log());
+    ensure!(
+        !pins.link("sockops").exists(),
+        "they are on the cgroup of all pods"
+    );
+    works(&fixture)
 }
 
 kernel_test!(a_cgroup_out_of_reach_is_reported);

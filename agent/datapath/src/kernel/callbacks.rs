@@ -203,7 +203,9 @@ impl Datapath {
     fn own_callback_loss(&self, cookie: NetnsCookie) -> Option<LinkLoss> {
         let own = self.attachments.callbacks.own.get(&cookie)?;
         let pin = self.pins.pod_callbacks(cookie.get());
-        own.link.loss(own.is_attached(), &pin)
+        let loss = own.link.loss(own.is_attached(), &pin)?;
+        let is_gone = own.path.as_deref().is_some_and(cgroups::is_gone);
+        (!is_gone).then_some(loss)
     }
 
     /// Attaches or pins the callbacks of a pod again. Those that cannot be on its own cgroup are attached to that of

@@ -172,5 +172,12 @@ pub fn id(cgroup: &Path) -> Result<u64> {
     Ok(meta.ino())
 }
 
+/// Whether a cgroup that was known is there no more. kubelet removes a pod's before the pod's object, when nothing runs in
+/// it.
+#[must_use]
+pub fn is_gone(cgroup: &Path) -> bool {
+    cgroup.try_exists().is_ok_and(|exists| !exists)
+}
+
 #[cfg(test)]
 mod tests;

@@ -169,6 +169,7 @@ impl Datapath {
         match (self.own_with_id(cookie), self.dns.own.get(&cookie)) {
             (Some((_, id)), Some(links)) => loss(links, id, pin_of_pod(&self.pins, cookie)),
             (Some(_), None) => Some(LinkLoss::Missing),
+            (None, Some(_)) if self.own_cgroup(cookie).is_some_and(cgroup::is_gone) => None,
             (None, Some(_)) => Some(LinkLoss::Detached),
             // It needs them on the cgroup of all pods.
             (None, None) => self.dns.all.is_none().then_some(LinkLoss::Missing),
