@@ -74,6 +74,8 @@ pub struct Attached {
     links: Vec<(u32, OwnedFd)>,
     /// How many interfaces still need the program.
     pub rest: usize,
+    /// The first interface to which a link could not be attached. The others have had their turn.
+    failed: Option<(u32, io::Error)>,
 }
 
 impl Default for Forwarding {
@@ -142,7 +144,7 @@ fn load(mut ebpf: Ebpf, name: &str) -> Result<Arc<OwnedFd>> {
 /// from all other interfaces; links are removed by their pins.
 ///
 /// # Errors
-/// If it cannot be attached to one of them.
+/// If filters cannot be changed. Where a link cannot be attached, [`PodForwarding::keep`] says so.
 pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
     let program = missing.program.as_fd();
     let interfaces = &missing.interfaces;
@@ -157,17 +159,19 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
         IngressProgram::Forwarded => Order::Last,
         IngressProgram::NodeCalls | IngressProgram::Queries => Order::First,
     };
-    let mut links = Vec::new();
+    let mut attached = Attached {
+        rest: interfaces.len().saturating_sub(at_a_time),
+        ..Attached::default()
+    };
     for ifindex in interfaces.iter().take(at_a_time) {
         match sys::link_create_ingress(program, *ifindex, order) {
-            Ok(link) => links.push((*ifindex, link)),
+            Ok(link) => attached.links.push((*ifindex, link)),
             // It has vanished meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
-            Err(error) => return Err(error),
+            Err(error) => drop(attached.failed.get_or_insert((*ifindex, error))),
         }
     }
-    let rest = interfaces.len().saturating_sub(at_a_time);
-    Ok(Attached { links, rest })
+    Ok(attached)
 }
 
 impl Datapath {
@@ -291,13 +295,16 @@ impl PodForwarding {
     /// Keeps what [`attach`] attached.
     ///
     /// # Errors
-    /// If it cannot be pinned.
+    /// If it cannot be pinned, or was not attached to all.
     pub fn keep(&mut self, attached: Attached) -> Result<()> {
         for (ifindex, link) in attached.links {
             pin_again(link.as_fd(), &self.pin(ifindex))?;
             self.links.insert(ifindex, Link::new(link)?);
         }
-        Ok(())
+        match attached.failed {
+            Some((ifindex, error)) => Err(error).with_context(|| format!("interface {ifindex}")),
+            None => Ok(()),
+        }
     }
 
     /// The links that are not as they were made. Those that are attached nowhere are to be attached again, or their

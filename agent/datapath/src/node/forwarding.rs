@@ -98,9 +98,11 @@ impl PodLink {
         };
         let attached = self.inside(move || attach(&missing, BATCH)).await;
         let purpose = program.purpose();
-        let attached = attached.with_context(|| format!("attach the program for {purpose}"))?;
+        let attach = || format!("attach the program for {purpose}");
+        let attached = attached.with_context(attach)?;
         let rest = attached.rest;
-        self.ingress_mut(program).keep(attached)?;
+        let kept = self.ingress_mut(program).keep(attached);
+        kept.with_context(attach)?;
         if rest > 0 {
             bail!("{rest} of its interfaces do not have the program for {purpose} yet");
         }

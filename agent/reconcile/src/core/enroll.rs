@@ -172,6 +172,7 @@ impl<N: Node> Core<N> {
             ids: opened.ids,
             doubt: found.doubt.clone(),
             stale: false,
+            refresh_at: None,
             rows,
             link,
         };

@@ -45,7 +45,9 @@ impl<N: Node> Core<N> {
         let known = earlier.chain(removals).collect();
         let repairs = decide(findings, &enrolled, &known);
         let damaged = repairs.iter().map(Repair::part).collect();
-        self.repairs.backoff.retain(scope, &damaged);
+        if scope == Scope::All {
+            self.repairs.backoff.retain(&damaged);
+        }
         let mut is_moved = false;
         for repair in repairs {
             let due = self.repairs.backoff.is_due(repair.part(), self.node.now());

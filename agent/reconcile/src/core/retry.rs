@@ -79,10 +79,13 @@ impl<N: Node> Core<N> {
         let unlisted = unlisted.filter(|record| record.desired == Desired::Unlisted);
         let unlisted = unlisted.filter_map(Record::enrollment_mut);
         let departing = self.held.departing_mut().map(|(_, it)| it);
+        let now = self.node.now();
         for enrollment in departing.chain(unlisted) {
-            if enrollment.stale || !enrollment.link.is_alive() {
-                // Why it has failed was logged when it failed first.
-                let _ = converge::refresh(&mut self.node, enrollment).await;
+            let is_due = enrollment.refresh_at.is_none_or(|at| at <= now);
+            if is_due && (enrollment.stale || !enrollment.link.is_alive()) {
+                // Why it has failed was logged when it failed first. It may have kept the others waiting.
+                let result = converge::refresh(&mut self.node, enrollment).await;
+                enrollment.refresh_at = result.err().map(|_| now + SLOW_RETRY);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{LinkId, Part, Scope};
+use super::Part;
 
 /// The first pause after a failure: the next look.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -34,12 +34,9 @@ impl Backoff {
         self.failures.is_empty()
     }
 
-    /// Forgets what was looked at and is whole, or is to be repaired no more.
-    pub fn retain(&mut self, scope: Scope, damaged: &BTreeSet<Part>) {
-        let is_seen =
-            |part: &Part| scope == Scope::All || matches!(part, Part::Link(LinkId::Inbound(_)));
-        self.failures
-            .retain(|part, _| damaged.contains(part) || !is_seen(part));
+    /// Forgets what is whole, or is to be repaired no more. Only a look at everything says that of a part.
+    pub fn retain(&mut self, damaged: &BTreeSet<Part>) {
+        self.failures.retain(|part, _| damaged.contains(part));
     }
 
     /// Whether a repair may be tried.

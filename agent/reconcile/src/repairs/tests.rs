@@ -8,7 +8,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 
 use super::{
     Backoff, CgroupState, EarlierFinding, Findings, IngressProgram, LinkId, LinkLoss, Part, Repair,
-    RepairKind, Scope, decide,
+    RepairKind, decide,
 };
 
 const OWN: NetnsCookie = NetnsCookie::new(7);
@@ -155,7 +155,7 @@ fn a_failure_is_new_when_its_reason_is() {
 }
 
 #[test]
-fn failures_are_forgotten_by_looks_that_could_see_them() {
+fn failures_are_forgotten_once_their_part_is_whole() {
     let link = Part::Link(LinkId::Inbound(OWN));
     let mut backoff = Backoff::default();
     let now = Instant::now();
@@ -163,11 +163,10 @@ fn failures_are_forgotten_by_looks_that_could_see_them() {
         backoff.failed(part, String::new(), now);
     }
     let remaining = |backoff: &Backoff| backoff.problems(now).map(|it| it.0).collect::<Vec<_>>();
-    backoff.retain(Scope::InboundLinks, &BTreeSet::from([link]));
     assert_eq!(remaining(&backoff), [Part::Cgroup, link]);
-    backoff.retain(Scope::InboundLinks, &BTreeSet::new());
-    assert_eq!(remaining(&backoff), [Part::Cgroup]);
-    backoff.retain(Scope::All, &BTreeSet::new());
+    backoff.retain(&BTreeSet::from([link]));
+    assert_eq!(remaining(&backoff), [link]);
+    backoff.retain(&BTreeSet::new());
     assert!(backoff.is_empty());
 }
 
