@@ -208,7 +208,7 @@ impl PodStatus {
     #[must_use]
     pub fn is_of_earlier_agent(&self) -> bool {
         let is_intercepted = matches!(self.state, PodState::Enrolled | PodState::Outdated);
-        is_intercepted && self.netns.is_none()
+        is_intercepted && self.policy.is_none()
     }
 
     /// Why an earlier policy is active, if its newest one was rejected.

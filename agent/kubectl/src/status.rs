@@ -136,6 +136,14 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
     if !is_whole {
         text += "all nodes: -o wide\n";
     }
+    let unknown = match report.wanted_agents {
+        Some(_) => {
+            "no agent says whether these labeled pods are intercepted; those that were enrolled stay so"
+        }
+        None => {
+            "no agent says whether these labeled pods are intercepted; after an uninstall none is"
+        }
+    };
     let pods = |is_meant: fn(&Row) -> bool| -> Vec<String> {
         let meant = rows.iter().filter(|row| is_meant(row));
         meant
@@ -143,11 +151,15 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
             .collect()
     };
     for (title, lines) in [
-        ("labeled and not intercepted", pods(Row::is_missed)),
         (
-            "no agent says whether these labeled pods are intercepted; those that were enrolled stay so",
-            pods(Row::is_unknown),
+            "labeled and not intercepted",
+            pods(|row| row.is_missed() && !row.is_skipped()),
         ),
+        (
+            "labeled and left alone",
+            pods(|row| row.is_missed() && row.is_skipped()),
+        ),
+        (unknown, pods(Row::is_unknown)),
         ("no answer", report.unanswered.clone()),
         ("notes", report.notes.clone()),
         ("problems", problems(&report.problems, rows)),

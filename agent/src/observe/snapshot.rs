@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::api::{Connections, NetnsStatus, PodStatus};
 use sidetrack_common::pod::POD_CAPTURE_V6;
-use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
+use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler, rows::PodRows};
 use sidetrack_policy::PodRef;
-use sidetrack_reconcile::{PodState, Record};
+use sidetrack_reconcile::{PodState, Record, node::EarlierRows};
 
 /// Everything the reconciler publishes.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,15 @@ impl Snapshot {
             pods: reconciler
                 .core
                 .pods()
-                .map(|(name, entry)| pod_status(name, entry, reconciler.partial(name)))
+                .map(|(name, entry)| {
+                    let mut pod = pod_status(name, entry, reconciler.partial(name));
+                    if pod.is_of_earlier_agent()
+                        && let Some(earlier) = reconciler.core.earlier_of(name)
+                    {
+                        add_earlier(&mut pod, earlier);
+                    }
+                    pod
+                })
                 .collect(),
             problems: reconciler.problems(),
             notes: reconciler.notes(),
@@ -42,6 +50,17 @@ impl Snapshot {
             repairs: reconciler.core.repair_counts(),
         }
     }
+}
+
+/// Adds where a pod is that is intercepted by the rows of an earlier agent. Its policy is not known.
+fn add_earlier(pod: &mut PodStatus, earlier: &EarlierRows<PodRows>) {
+    pod.netns = Some(NetnsStatus {
+        path: format!("net:[{}]", earlier.inode.get()),
+        inode: earlier.inode.get(),
+        cookie: earlier.cookie.get(),
+    });
+    pod.policy_id = Some(earlier.rows.policy_id());
+    pod.ipv6 = earlier.rows.has(POD_CAPTURE_V6);
 }
 
 /// `partial` is why some of its connections are not intercepted although it is enrolled; so is a doubt about its namespace.

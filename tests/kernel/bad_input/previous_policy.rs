@@ -60,8 +60,22 @@ fn a_bad_policy_keeps_the_last_good_one() -> Result<()> {
     let agent = Agent::start(lab.places())?;
     agent.places.wait_pod("test/app", is("outdated", "mysql"))?;
     previous_policy_is_named(&agent.places)?;
+    // It is intercepted, and what its rows and counters say is shown.
+    let dial = Dial::new(&APP, at("10.77.0.254", 80));
+    let actor = pod.actor()?;
+    ensure!(actor.dial(dial.clone())? == Err(libc::ECONNREFUSED));
+    let why = agent.places.output(&["why", "app"])?;
+    let text = String::from_utf8_lossy(&why.stdout);
+    ensure!(text.contains("1 connection refused"), "{why:?}");
+    let known = agent.places.pod("test/app")?.context("the pod")?;
+    ensure!(
+        known["outbound_listener"] == false && known["connections"]["refused"] == 1,
+        "{known}"
+    );
+    let open = agent.places.output(&["connections", "app"])?;
+    ensure!(open.status.success(), "{open:?}");
     let _sidecar = sidecar::start(&pod, &[])?;
-    let connected = pod.actor()?.dial(Dial::new(&APP, at("10.77.0.254", 80)))?;
+    let connected = actor.dial(dial)?;
     ensure!(connected.is_ok_and(|connected| connected.accepted_by == 15001));
     // Back to what it was: nothing is wrong any more.
     lab.enroll("app", &pod, &excluded)?;

@@ -110,6 +110,12 @@ impl PodRows {
         names(&self.row)
     }
 
+    /// The id of the policy that the pod's row has.
+    #[must_use]
+    pub fn policy_id(&self) -> u32 {
+        self.row.policy
+    }
+
     /// The pod's UID, where it is known.
     #[must_use]
     pub fn uid(&self) -> Option<String> {

@@ -85,6 +85,11 @@ impl Row {
         self.labeled && !is_intercepted && !self.is_unknown()
     }
 
+    /// Whether it is not to be intercepted in spite of a label.
+    pub fn is_skipped(&self) -> bool {
+        self.state == "skipped"
+    }
+
     /// Whether it is labeled to be intercepted, and no agent of its node says whether it is.
     pub fn is_unknown(&self) -> bool {
         self.labeled && matches!(self.state.as_str(), "unknown" | "no-agent")
@@ -182,12 +187,6 @@ fn missing(
     answers: &Answers<Vec<Known>>,
     wanted: &Wanted,
 ) -> (String, Option<String>) {
-    // Without an agent's answer, what the pod itself says is still true.
-    let own = match wanted {
-        Wanted::Skipped(reason) => Some(("skipped", reason.to_string())),
-        Wanted::Rejected(reason) => Some(("rejected", reason.to_string())),
-        Wanted::Enrolled(_) => None,
-    };
     let Some(node) = node else {
         return (
             "unscheduled".to_owned(),
@@ -205,7 +204,14 @@ fn missing(
             format!("the agent of {node} does not know it"),
         ),
     };
-    let (state, reason) = own.unwrap_or((state, reason));
+    // Without an agent's answer, what the pod itself says is still true. One that would be rejected may have an earlier
+    // policy.
+    let (state, reason) = match (wanted, state) {
+        (Wanted::Skipped(reason), _) => ("skipped", reason.to_string()),
+        (Wanted::Rejected(own), "not-listed") => ("rejected", own.to_string()),
+        (Wanted::Rejected(own), _) => (state, format!("{reason}; it would be rejected: {own}")),
+        (Wanted::Enrolled(_), _) => (state, reason),
+    };
     (state.to_owned(), Some(reason))
 }
 

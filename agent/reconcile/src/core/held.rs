@@ -118,7 +118,8 @@ impl<N: Node> HeldNamespaces<N> {
 
 impl<N: Node> Core<N> {
     /// What an earlier agent wrote for a pod.
-    pub(super) fn earlier_of(&self, name: &PodRef) -> Option<&EarlierRows<N::Rows>> {
+    #[must_use]
+    pub fn earlier_of(&self, name: &PodRef) -> Option<&EarlierRows<N::Rows>> {
         let uid = self.pods.get(name).and_then(|it| it.uid.as_deref());
         self.held.earlier().find(|it| it.is_of(name, uid))
     }
