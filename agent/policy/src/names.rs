@@ -245,7 +245,7 @@ pub(crate) fn is_init_variable(variable: &str) -> bool {
 /// `sidecar.istio.io/`, which are not about interception.
 const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
 /// Annotations that set no input.
-const OTHERS: [&str; 4] = [REMOVED_ISTIO_INIT, NETNS, LABEL, INJECT];
+const OTHERS: [&str; 3] = [REMOVED_ISTIO_INIT, NETNS, INJECT];
 
 /// Annotations of other meshes.
 const OF_OTHER_MESHES: [&str; 29] = [

@@ -12,7 +12,7 @@ use crate::{
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,
-    names::{ANNOTATIONS, REMOVED_ISTIO_INIT, VARIABLES, init_variables, known_annotations},
+    names::{ANNOTATIONS, LABEL, REMOVED_ISTIO_INIT, VARIABLES, init_variables, known_annotations},
     policy::Policy,
     record::{ISTIO_INIT, Record},
 };
@@ -253,7 +253,15 @@ fn unknown_annotations(pod: &PodFacts) -> Vec<String> {
     let unknown = pod.meta.annotations.unknown().iter();
     unknown
         .map(|name| {
-            let alike = |known: &str| strsim::jaro_winkler(name, known);
+            if name == LABEL {
+                return format!("{name} counts only as a label");
+            }
+            // A prefix that both have says nothing.
+            let prefix = name.find('/').map_or(0, |at| at + 1);
+            let alike = |known: &str| match known.strip_prefix(&name[..prefix]) {
+                Some(known) => strsim::jaro_winkler(&name[prefix..], known),
+                None => strsim::jaro_winkler(name, known),
+            };
             let meant = known_annotations()
                 .max_by(|one, other| alike(one).total_cmp(&alike(other)))
                 .filter(|known| alike(known) > ALIKE);

@@ -20,8 +20,13 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
 /// The first 200 characters of a value, with `...` when it is longer.
 #[must_use]
 pub fn shortened(text: &str) -> String {
-    const SHOWN: usize = 200;
-    match text.char_indices().nth(SHOWN) {
+    cut(text, 200)
+}
+
+/// The first characters of a text, with `...` when it is longer.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((cut, _)) => format!("{}...", &text[..cut]),
         None => text.to_owned(),
     }

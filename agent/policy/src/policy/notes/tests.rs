@@ -52,6 +52,20 @@ fn misspelled_annotations_are_named() {
     }
 }
 
+#[test]
+fn a_label_among_annotations_has_no_effect() {
+    let pod = annotated(&[
+        ("sidetrack.dev/interception", "disabled"),
+        ("sidetrack.dev/nonsense", "1"),
+    ]);
+    let policy = Policy::of_pod(&pod, &crate::inputs::Inputs::default()).unwrap();
+    let expected = [
+        "annotation sidetrack.dev/interception counts only as a label; it has no effect",
+        "annotation sidetrack.dev/nonsense is not known; it has no effect",
+    ];
+    assert_eq!(policy.without_effect(), expected);
+}
+
 /// Comparing takes the square of the length, and the API server checks names only later.
 #[test]
 fn names_that_kubernetes_does_not_allow_are_not_compared() {
