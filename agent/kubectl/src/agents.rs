@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::ResourceExt as _;
-use sidetrack_policy::select::Enroll;
+use sidetrack_policy::{select::Enroll, text::printable};
 
 /// The agent's container in the chart and the manifests.
 const CONTAINER: &str = "agent";
@@ -68,7 +68,7 @@ fn down(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref();
     let statuses = status.and_then(|status| status.container_statuses.as_ref());
     let ours = |status: &&ContainerStatus| status.name == CONTAINER;
-    let Some(state) = statuses.into_iter().flatten().find(ours) else {
+    let Some(status) = statuses.into_iter().flatten().find(ours) else {
         let phase = status.and_then(|status| status.phase.as_deref());
         return match phase {
             // Nothing is known of its containers; asking shows what there is.
@@ -76,16 +76,40 @@ fn down(pod: &Pod) -> Option<String> {
             phase => Some(format!("the agent's pod is {}", phase.unwrap_or("unknown"))),
         };
     };
-    let state = state.state.as_ref()?;
-    if let Some(waiting) = &state.waiting {
-        let reason = waiting.reason.as_deref().unwrap_or("no reason is given");
-        return Some(format!("the agent's container waits: {reason}"));
+    let state = status.state.as_ref()?;
+    let before = status.last_state.as_ref();
+    let before = before.and_then(|it| it.terminated.as_ref());
+    let name = format!(
+        "-n {} {}",
+        pod.namespace().unwrap_or_default(),
+        pod.name_any()
+    );
+    match (&state.waiting, state.terminated.as_ref().or(before)) {
+        // Of a container that was restarted, why it has ended says more than for how long it waits.
+        (_, Some(ended)) if state.running.is_none() => {
+            let last = ended.message.as_deref().and_then(last_line);
+            let why = last.map_or_else(String::new, |line| format!("{line}: "));
+            Some(format!(
+                "the agent's container has ended with code {}: {why}kubectl logs {name} --previous shows more",
+                ended.exit_code
+            ))
+        }
+        (Some(waiting), _) => {
+            let reason = waiting.reason.as_deref().unwrap_or("no reason is given");
+            let message = waiting.message.as_deref().and_then(last_line);
+            let message = message.map_or_else(String::new, |line| format!(" ({line})"));
+            Some(format!(
+                "the agent's container waits: {reason}{message}: kubectl describe pod {name} shows more"
+            ))
+        }
+        _ => None,
     }
-    let ended = state.terminated.as_ref()?;
-    Some(format!(
-        "the agent's container has ended with code {}: kubectl logs --previous shows why",
-        ended.exit_code
-    ))
+}
+
+/// The last line of a text that has one, as it can be shown.
+fn last_line(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.next_back().map(printable)
 }
 
 /// The port for metrics, as the chart names it.

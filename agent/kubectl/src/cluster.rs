@@ -235,7 +235,7 @@ impl Cluster {
     /// What to say if no node has an agent.
     pub fn no_agent(&self) -> String {
         format!(
-            "namespace {} has no agent (a pod labeled app.kubernetes.io/name=sidetrack): install sidetrack, or name the agents' namespace with --agents-namespace",
+            "namespace {0} has no agent (a pod labeled app.kubernetes.io/name=sidetrack): install sidetrack, name the agents' namespace with --agents-namespace, or look whether its DaemonSet wants a node: kubectl get daemonset -n {0}",
             self.connect.agents_namespace
         )
     }

@@ -186,7 +186,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     talks.problems.extend(lacks);
     match options.dot {
         true => output::print(&dot(&talks.talks))?,
-        false => output::show(options.output, &talks, || table(&talks.talks))?,
+        false => output::show(options.output, &talks, || table(&talks, only))?,
     }
     let fine = talks.problems.is_empty();
     let title = counted(talks.problems.len() as u64, "problem");
@@ -256,9 +256,12 @@ fn talks(
     }
 }
 
-fn table(talks: &[Counted]) -> String {
-    if talks.is_empty() {
-        return "no open TCP connections of applications in enrolled pods".to_owned();
+/// `namespace` is that of all pods, if they are of one.
+fn table(found: &Talks, namespace: Option<&str>) -> String {
+    let talks = &found.talks;
+    if talks.is_empty() && found.problems.is_empty() {
+        let whose = namespace.map_or_else(String::new, |it| format!(" of namespace {it}"));
+        return format!("no open TCP connections of applications in enrolled pods{whose}");
     }
     let header = [
         "POD",

@@ -59,6 +59,10 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     output::show(options.output, &events, || {
         output::table(&header(), events.iter().map(Event::cells))
     })?;
+    if events.is_empty() && fine {
+        let all = options.all_namespaces;
+        output::nothing("such events", (!all).then_some(&cluster.namespace));
+    }
     Ok(exit_code(fine))
 }
 

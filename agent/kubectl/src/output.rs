@@ -63,6 +63,12 @@ pub fn warn(title: &str, lines: Vec<String>, all: &str) {
     }
 }
 
+/// Says on stderr that a list is empty, of one namespace or of all.
+pub fn nothing(what: &str, namespace: Option<&str>) {
+    let place = namespace.map_or_else(String::new, |it| format!(" in namespace {it}"));
+    eprintln!("kubectl-sidetrack: no {what}{place}");
+}
+
 /// Prints a value for programs, or a text for people.
 pub fn show(format: Format, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
     if print_value(format, value)? {

@@ -73,6 +73,13 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     output::show(options.output, &report, || {
         output::table(&header(wide), rows.iter().map(|row| row.cells(wide)))
     })?;
+    if rows.is_empty() && fine {
+        let all = options.which.all_namespaces;
+        output::nothing(
+            "pods that agents have",
+            (!all).then_some(&cluster.namespace),
+        );
+    }
     Ok(exit_code(fine))
 }
 

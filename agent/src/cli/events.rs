@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::SystemTime};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use sidetrack_live::history::{Entry, Flags, HEADER};
 
@@ -49,6 +49,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             && pod.as_ref().is_none_or(|pod| entry.is_about(pod))
             && options.namespace.as_ref().is_none_or(|it| entry.is_in(it))
     });
+    if entries.is_empty() {
+        output::remark("there are no such events");
+    }
     if !output::print_value(options.output, &entries)? {
         let mut table = output::table(HEADER);
         for entry in &entries {
@@ -67,6 +70,7 @@ async fn known(places: &Places) -> Result<Vec<Entry>> {
             let said = format!("{no_agent:#}");
             let path = history::path(&places.socket);
             let entries = history::read(&path).context(said.clone())?;
+            ensure!(path.exists(), "{said}");
             output::remark(format!("{said}; this is what {} has:", path.display()));
             Ok(entries)
         }

@@ -45,6 +45,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         pods = vec![named(pods, &options.namespace.complete(name))?];
     }
     pods.retain(|pod| options.namespace.has(&pod.namespace));
+    if pods.is_empty() {
+        output::remark("no such pods are known");
+    }
     if !output::print_value(options.output, &pods)? {
         print(&pods, options.output == Format::Wide)?;
     }

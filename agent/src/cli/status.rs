@@ -4,6 +4,7 @@ mod hooks;
 mod report;
 
 use std::{
+    fs, io,
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
@@ -187,7 +188,11 @@ async fn report(places: &Places) -> StatusReport {
 /// Whether no agent has pins here.
 fn has_no_pins(places: &Places) -> bool {
     match Pins::new(&places.bpffs) {
-        Ok(pins) => !pins.root().exists(),
+        // An uninstall leaves the directory, which may be mounted elsewhere.
+        Ok(pins) => match fs::read_dir(pins.root()) {
+            Ok(mut pins) => pins.next().is_none(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        },
         // Of another path it is unknown whether it is the right one.
         Err(_) => places.bpffs == Path::new(BPFFS),
     }

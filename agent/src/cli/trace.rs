@@ -12,7 +12,10 @@ use super::{
     pods,
 };
 use crate::observe::trace::Filter;
-use crate::{api::TraceLine, client::Client};
+use crate::{
+    api::{AgentStatus, TraceLine},
+    client::Client,
+};
 use sidetrack_base::runtime::until_signal;
 
 /// How often a trace that is attended says that it runs.
@@ -53,10 +56,32 @@ impl Options {
             return Ok(None);
         };
         if pod.has_namespace() {
+            self.note_state(&pod.to_string()).await;
             return Ok(Some(pod.to_string()));
         }
         let known = pods::known(&self.places).await?;
         Ok(Some(pods::named(known, &pod)?.full_name()))
+    }
+
+    /// Says why nothing is shown of a pod for now. It may be enrolled while the command runs.
+    async fn note_state(&self, name: &str) {
+        let client = Client::new(&self.places.socket);
+        let known = async {
+            let agent: AgentStatus = client.get("/v1/status").await?;
+            pods::of_agent(&client, &agent, &self.places).await
+        };
+        // Without an answer the trace itself says why.
+        let Ok(known) = known.await else { return };
+        match known.into_iter().find(|pod| pod.full_name() == name) {
+            None => output::remark(format!(
+                "pod {name} is not known: nothing is shown until it is enrolled"
+            )),
+            Some(pod) if pod.netns.is_none() => output::remark(format!(
+                "pod {name} is not enrolled, and nothing is shown until it is: {}",
+                pod.reason.as_deref().unwrap_or("no reason is known")
+            )),
+            Some(_) => {}
+        }
     }
 
     fn filter(&self, pod: Option<String>) -> Filter {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use sidetrack_live::history::{Entry, Kind};
 use sidetrack_policy::{
     PodRef,
-    text::{escaped, shortened},
+    text::{cut, escaped},
 };
 use sidetrack_reconcile::events::{self, PodEvent};
 use tracing::warn;
@@ -27,6 +27,8 @@ pub use self::file::{path, read};
 
 /// How many entries are kept.
 const MAX_ENTRIES: usize = 1_000;
+/// How many characters of what happened are kept: a reason with its cure.
+pub(super) const MAX_TEXT: usize = 320;
 
 /// The entries of this agent and of those before it.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl History {
             count: 1,
             kind,
             pod,
-            text: escaped(&shortened(text)),
+            text: escaped(&cut(text, MAX_TEXT)),
         });
     }
 

@@ -40,7 +40,36 @@ fn a_running_pod_counts_before_a_newer_one_that_cannot_be_asked() {
     let agents = by_node(&pods(&[waiting]));
     assert_eq!(
         agents["node-1"].down.as_deref(),
-        Some("the agent's container waits: ContainerCreating")
+        Some(
+            "the agent's container waits: ContainerCreating: kubectl describe pod -n sidetrack-system new shows more"
+        )
+    );
+}
+
+#[test]
+fn what_an_agent_said_as_it_ended_is_shown() {
+    let down = |state: Value, before: Value| {
+        let mut pod = pod("one", OLD, state);
+        pod["status"]["containerStatuses"][0]["lastState"] = before;
+        by_node(&pods(&[pod]))["node-1"].down.clone()
+    };
+    let ended = json!({"terminated": {
+        "exitCode": 1, "message": "starting\nsidetrack: /host/bpf is not a bpffs\u{1b}[2J\n\n",
+    }});
+    let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
+    let expected = Some(
+        "the agent's container has ended with code 1: sidetrack: /host/bpf is not a bpffs\\u{1b}[2J: kubectl logs -n sidetrack-system one --previous shows more"
+            .to_owned(),
+    );
+    assert_eq!(down(waits, ended.clone()), expected);
+    assert_eq!(down(ended.clone(), json!({})), expected);
+    assert_eq!(down(json!({"running": {}}), ended), None);
+    let image =
+        json!({"waiting": {"reason": "ErrImagePull", "message": "pull nosuch:1: not found"}});
+    let said = down(image, json!({})).expect("it is down");
+    assert!(
+        said.contains("ErrImagePull (pull nosuch:1: not found): "),
+        "{said}"
     );
 }
 

@@ -12,9 +12,9 @@ use anyhow::{Context as _, Result, ensure};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use sidetrack_live::history::Entry;
-use sidetrack_policy::text::{escaped, shortened};
+use sidetrack_policy::text::{cut, escaped};
 
-use super::MAX_ENTRIES;
+use super::{MAX_ENTRIES, MAX_TEXT};
 
 /// More than [`MAX_ENTRIES`] of the longest.
 const MAX_SIZE: u64 = 4 << 20;
@@ -78,7 +78,7 @@ fn cleaned(mut entry: Entry) -> Option<Entry> {
     entry.time = time(&entry.time)?;
     entry.first = entry.first.as_deref().and_then(time);
     for text in entry.pod.iter_mut().chain([&mut entry.text]) {
-        *text = escaped(&shortened(text));
+        *text = escaped(&cut(text, MAX_TEXT));
     }
     Some(entry)
 }
