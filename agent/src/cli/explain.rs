@@ -247,6 +247,7 @@ fn lines(
     if let Some(enrollment) = &report.enrollment {
         lines.push(("enrolled", enrollment.to_string()));
     }
+    lines.extend(target.policy.notes().into_iter().map(|note| ("note", note)));
     if let Some(remark) = report.owner.and_then(|owner| owner.remark(&target.policy)) {
         lines.push(("owner", remark));
     }

@@ -218,7 +218,10 @@ fn text(
     lines.push(String::new());
     for (scope, heading) in [
         (Scope::Line, None),
-        (Scope::Reason, Some("Decided without a line of the rules:")),
+        (
+            Scope::Reason,
+            Some("Counted by reason, some beside the line that redirected them:"),
+        ),
         (
             Scope::Earlier,
             Some("Decided by the policies that the pod had before this one:"),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use serde::Serialize;
 use sidetrack_common::rule::Rule;
 use sidetrack_policy::text::counted;
 
@@ -42,56 +43,123 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             pod.reason.as_deref().unwrap_or("no reason is known")
         );
     }
-    if !output::print_value(options.output, &pod.refusals)? {
-        print(&pod)?;
+    let why = Why::of(&pod);
+    if !output::print_value(options.output, &why)? {
+        print(&why)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(pod: &PodStatus) -> Result<()> {
-    let name = pod.full_name();
-    let refused = pod.connections.refused;
-    if refused == 0 {
-        output::print(format!(
-            "pod {name}: no connection was refused since it was enrolled"
-        ))?;
-    } else {
-        let refused = counted(refused, "connection");
-        output::print(format!("pod {name}: {refused} refused"))?;
+/// Why connections of a pod were refused, and would be now.
+#[derive(Debug, Serialize)]
+struct Why<'a> {
+    /// `namespace/name`.
+    pod: String,
+    /// Connections that were refused since the pod was enrolled.
+    refused: u64,
+    /// Connections that the application closed before the sidecar had accepted them.
+    given_up: u64,
+    /// What its sidecar does.
+    sidecar: Option<&'a Sidecar>,
+    /// What is wrong now.
+    now: Vec<Now>,
+    /// Refusals by reason.
+    refusals: Vec<Reason<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Now {
+    what: String,
+    cure: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reason<'a> {
+    #[serde(flatten)]
+    refusals: &'a Refusals,
+    cause: Option<&'static str>,
+    cure: Option<&'static str>,
+}
+
+impl<'a> Why<'a> {
+    fn of(pod: &'a PodStatus) -> Self {
+        let sidecar = pod.sidecar.as_ref();
+        let remark = sidecar.and_then(Sidecar::remark).map(|remark| {
+            let rule = match sidecar {
+                Some(Sidecar::NoDns) => Rule::NoListener,
+                _ => Rule::SidecarSilent,
+            };
+            Now {
+                what: format!("Now {remark}."),
+                cure: Some(cure(rule)),
+            }
+        });
+        let ports = [
+            ("outbound", pod.outbound_listener),
+            ("inbound", pod.listener),
+        ];
+        let silent = ports.into_iter().filter_map(|(direction, listens)| {
+            let text = match listens {
+                Some(true) => return None,
+                Some(false) => "does not listen on its",
+                None => "is not known to listen on its",
+            };
+            Some(Now {
+                what: format!("Now its sidecar {text} {direction} port."),
+                cure: None,
+            })
+        });
+        let reasons = pod.refusals.iter().map(|refusals| {
+            let rule = Rule::from_name(&refusals.reason);
+            Reason {
+                refusals,
+                cause: rule.map(Rule::describe),
+                cure: rule.map(cure),
+            }
+        });
+        Self {
+            pod: pod.full_name(),
+            refused: pod.connections.refused,
+            given_up: pod.connections.given_up,
+            sidecar,
+            now: remark.into_iter().chain(silent).collect(),
+            refusals: reasons.collect(),
+        }
     }
-    if pod.connections.given_up > 0 {
+}
+
+fn print(why: &Why<'_>) -> Result<()> {
+    let name = &why.pod;
+    output::print(match why.refused {
+        0 => format!("pod {name}: no connection was refused since it was enrolled"),
+        refused => format!("pod {name}: {} refused", counted(refused, "connection")),
+    })?;
+    if why.given_up > 0 {
         output::print(format!(
             "{} given up: closed by the application before the sidecar had accepted",
-            counted(pod.connections.given_up, "connection")
+            counted(why.given_up, "connection")
         ))?;
     }
-    if let Some(remark) = pod.sidecar.as_ref().and_then(Sidecar::remark) {
-        output::print(format!("Now {remark}."))?;
-        let rule = match pod.sidecar {
-            Some(Sidecar::NoDns) => Rule::NoListener,
-            _ => Rule::SidecarSilent,
-        };
-        output::print(format!("  cure   {}", cure(rule)))?;
+    for now in &why.now {
+        output::print(&now.what)?;
+        print_field("cure", now.cure)?;
     }
-    for (direction, listens) in [
-        ("outbound", pod.outbound_listener),
-        ("inbound", pod.listener),
-    ] {
-        let text = match listens {
-            Some(true) => continue,
-            Some(false) => "does not listen on its",
-            None => "is not known to listen on its",
-        };
-        output::print(format!("Now its sidecar {text} {direction} port."))?;
-    }
-    for refusals in &pod.refusals {
+    for reason in &why.refusals {
         output::print("")?;
-        reason(refusals)?;
+        output::print(summary(reason.refusals))?;
+        let last = reason.refusals.last.as_ref().map(what);
+        print_field("last", last.as_deref())?;
+        print_field("cause", reason.cause)?;
+        print_field("cure", reason.cure)?;
     }
     Ok(())
 }
 
-fn reason(refusals: &Refusals) -> Result<()> {
+fn print_field(name: &str, text: Option<&str>) -> Result<()> {
+    text.map_or(Ok(()), |text| output::print(format!("  {name:<6} {text}")))
+}
+
+fn summary(refusals: &Refusals) -> String {
     let ago = refusals.seconds_ago.map(output::seconds);
     let when = match (refusals.count, ago) {
         (1, Some(ago)) => format!("once, {ago} ago"),
@@ -99,15 +167,7 @@ fn reason(refusals: &Refusals) -> Result<()> {
         (count, Some(ago)) => format!("{count} times, the last {ago} ago"),
         (count, None) => format!("{count} times"),
     };
-    output::print(format!("{}: {when}", refusals.reason))?;
-    if let Some(last) = &refusals.last {
-        output::print(format!("  last   {}", what(last)))?;
-    }
-    if let Some(rule) = Rule::from_name(&refusals.reason) {
-        output::print(format!("  cause  {}", rule.describe()))?;
-        output::print(format!("  cure   {}", cure(rule)))?;
-    }
-    Ok(())
+    format!("{}: {when}", refusals.reason)
 }
 
 /// The last refusal as a sentence.

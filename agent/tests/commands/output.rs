@@ -61,7 +61,6 @@ fn readers_that_go_away() {
         of_agent(&["explain", "a/b", "inbound", "--dst", "10.0.0.1:80"]),
         of_agent(&["cleanup", "--dry-run"]),
         of_agent(&["agent", "--pods-dir", "/nowhere"]),
-        alone(&["__pods", "--socket", &socket, "--bpffs", "/nowhere"]),
     ] {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let status = command(&words).stdout(closed()).stderr(closed()).status();

@@ -96,8 +96,6 @@ fn pods_by_name(places: &Places) -> Result<()> {
         let output = places.output(words)?;
         ensure!(output.status.success(), "{words:?}: {output:?}");
     }
-    let names = places.output(&["__pods"])?;
-    ensure!(names.stdout == b"test/app\n", "{names:?}");
     let wide = String::from_utf8(places.output(&["pods", "-o", "wide"])?.stdout)?;
     ensure!(
         wide.contains("NETNS-PATH") && wide.contains("/run/netns/"),

@@ -84,8 +84,10 @@ fn a_missing_sidecar_is_a_refusal() -> Result<()> {
     // The same without an agent.
     fixture.agent.end(Signal::SIGKILL)?;
     let why = printed(&fixture.lab, &["why", "test/app", "-o", "json"])?;
+    let parsed: serde_json::Value = serde_json::from_str(&why)?;
+    let reason = &parsed["refusals"][0];
     ensure!(
-        serde_json::from_str::<serde_json::Value>(&why)?[0]["count"] == 2,
+        parsed["refused"] == 2 && reason["count"] == 2 && reason["cure"].is_string(),
         "{why}"
     );
     Ok(())
