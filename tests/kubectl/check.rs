@@ -83,6 +83,7 @@ fn a_pod_is_evaluated_by_the_kernel_of_its_node() -> Result<()> {
 fn what_is_in_the_way() -> Result<()> {
     let cluster = with_istio(false)?;
     cluster.api.apply(namespace("shop", None))?;
+    cluster.api.apply(namespace("bank", Some("true")))?;
     cluster.pod("shop", "web-0", Some("node-1"))?;
     cluster.pod("shop", "old", Some("node-1"))?;
     cluster.api.edit("Pod", "shop", "old", |pod| {
@@ -138,6 +139,7 @@ fn what_is_in_the_way() -> Result<()> {
         "Cilium's socket load balancer works in pods",
         "set its cni.exclusive=false",
         "unknown: the kernel of node new",
+        "of namespace bank is \\\"true\\\", which has no effect",
     ] {
         ensure!(notes.contains(expected), "{expected}: {notes}");
     }

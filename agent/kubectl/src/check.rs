@@ -99,7 +99,12 @@ fn text(report: &CheckReport) -> String {
     text += &output::section("network", &report.network.lines());
     if !report.namespaces.is_empty() {
         let rows = report.namespaces.iter().map(NamespaceRow::cells);
-        let header = ["NAMESPACE", "PODS WITH A SIDECAR", "ENROLLED", "REJECTED"];
+        let header = [
+            "NAMESPACE",
+            "PODS WITH A SIDECAR",
+            "WOULD BE ENROLLED",
+            "REJECTED",
+        ];
         text += &format!("\n{}\n", output::table(&header, rows));
     }
     text += &output::section("notes", &report.remarks.notes);

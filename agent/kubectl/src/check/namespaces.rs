@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sidetrack_policy::{
     facts::PodFacts,
-    select::{Enroll, Wanted, is_completed, wanted},
+    select::{Enroll, LABEL, Wanted, is_completed, wanted},
+    text::printable,
 };
 
 use super::Remarks;
@@ -72,6 +73,12 @@ pub fn rows(
         ));
     }
     remarks.problems.extend(rejected);
+    let other = |value: &&String| !matches!(value.as_str(), "enabled" | "disabled");
+    let meaningless = labels.iter().filter(|(_, value)| other(value));
+    remarks.notes.extend(meaningless.map(|(name, value)| {
+        let value = printable(value);
+        format!("label {LABEL} of namespace {name} is {value:?}, which has no effect: write enabled or disabled")
+    }));
     rows.retain(|_, row| row.enrolled + row.rejected > 0);
     if rows.is_empty() {
         remarks.notes.push(
