@@ -22,6 +22,7 @@ fn each_has_its_reason() -> Result<()> {
         ("shop", "rejected", Some("node-1")),
         ("shop", "forgotten", Some("node-1")),
         ("shop", "elsewhere", Some("node-2")),
+        ("shop", "wrong", Some("node-2")),
         ("shop", "unscheduled", None),
         ("shop", "bare", Some("node-2")),
         ("shop", "out", Some("node-2")),
@@ -33,6 +34,10 @@ fn each_has_its_reason() -> Result<()> {
     }
     cluster.api.edit("Pod", "shop", "bare", |pod| {
         pod["spec"]["containers"].as_array_mut().map(Vec::pop);
+    })?;
+    cluster.api.edit("Pod", "shop", "wrong", |pod| {
+        pod["metadata"]["annotations"] =
+            json!({"traffic.sidecar.istio.io/excludeOutboundPorts": "redis"});
     })?;
     for (namespace, name, label) in [
         ("shop", "out", "disabled"),
@@ -60,7 +65,18 @@ fn each_has_its_reason() -> Result<()> {
         };
         all.iter().map(own).collect()
     };
-    let found = list("not_known")?;
+    let mut found = list("not_known")?;
+    // An agent may have enrolled it with the policy before.
+    let (name, state, reason) = found.pop().context("the pod with a wrong value")?;
+    ensure!(
+        (name.as_str(), state.as_str()) == ("wrong", "no-agent"),
+        "{name}"
+    );
+    let begin = "node node-2 has no agent; it would be rejected: annotation";
+    ensure!(
+        reason.starts_with(begin) && reason.contains("redis"),
+        "{reason}"
+    );
     let unknown = expected(&[
         ("own", "no-agent", "node node-2 has no agent"),
         ("elsewhere", "no-agent", "node node-2 has no agent"),
@@ -87,6 +103,25 @@ fn each_has_its_reason() -> Result<()> {
         ("unscheduled", "unscheduled", "it has no node yet"),
     ]);
     ensure!(found == missed, "{found:#?}");
+    let shown = cluster.run(&["status"])?.out;
+    let sections = [
+        "labeled and not intercepted",
+        "labeled and skipped",
+        "no agent says",
+    ];
+    let of = |title: &str| {
+        let rest = shown.split(title).nth(1).unwrap_or_default();
+        rest.split("\n\n").next().unwrap_or_default()
+    };
+    let [wrong, skipped, _] = sections.map(of);
+    ensure!(
+        wrong.contains("shop/rejected") && !wrong.contains("shop/bare"),
+        "{shown}"
+    );
+    ensure!(
+        skipped.contains("shop/bare") && skipped.contains("bank/typo"),
+        "{shown}"
+    );
     Ok(())
 }
 

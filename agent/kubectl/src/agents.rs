@@ -77,33 +77,33 @@ fn down(pod: &Pod) -> Option<String> {
         };
     };
     let state = status.state.as_ref()?;
-    let before = status.last_state.as_ref();
-    let before = before.and_then(|it| it.terminated.as_ref());
     let name = format!(
         "-n {} {}",
         pod.namespace().unwrap_or_default(),
         pod.name_any()
     );
-    match (&state.waiting, state.terminated.as_ref().or(before)) {
-        // Of a container that was restarted, why it has ended says more than for how long it waits.
-        (_, Some(ended)) if state.running.is_none() => {
-            let last = ended.message.as_deref().and_then(last_line);
-            let why = last.map_or_else(String::new, |line| format!("{line}: "));
-            Some(format!(
-                "the agent's container has ended with code {}: {why}kubectl logs {name} --previous shows more",
-                ended.exit_code
-            ))
-        }
-        (Some(waiting), _) => {
-            let reason = waiting.reason.as_deref().unwrap_or("no reason is given");
-            let message = waiting.message.as_deref().and_then(last_line);
-            let message = message.map_or_else(String::new, |line| format!(" ({line})"));
-            Some(format!(
-                "the agent's container waits: {reason}{message}: kubectl describe pod {name} shows more"
-            ))
-        }
-        _ => None,
+    let waiting = state.waiting.as_ref();
+    let reason = waiting.and_then(|it| it.reason.as_deref());
+    // Why the last one has ended says more than for how long the next waits.
+    let before = status
+        .last_state
+        .as_ref()
+        .filter(|_| reason == Some("CrashLoopBackOff"));
+    let before = before.and_then(|it| it.terminated.as_ref());
+    if let Some(ended) = state.terminated.as_ref().or(before) {
+        let last = ended.message.as_deref().and_then(last_line);
+        let why = last.map_or_else(String::new, |line| format!("{line}: "));
+        return Some(format!(
+            "the agent's container has ended with code {}: {why}kubectl logs {name} shows more",
+            ended.exit_code
+        ));
     }
+    let reason = waiting.map(|_| reason.unwrap_or("no reason is given"))?;
+    let message = waiting.and_then(|it| last_line(it.message.as_deref()?));
+    let message = message.map_or_else(String::new, |line| format!(" ({line})"));
+    Some(format!(
+        "the agent's container waits: {reason}{message}: kubectl describe pod {name} shows more"
+    ))
 }
 
 /// The last line of a text that has one, as it can be shown.

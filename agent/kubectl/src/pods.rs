@@ -76,7 +76,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     if rows.is_empty() && fine {
         let all = options.which.all_namespaces;
         output::nothing(
-            "pods that agents have",
+            "pods that sidetrack has",
             (!all).then_some(&cluster.namespace),
         );
     }

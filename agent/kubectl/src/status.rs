@@ -136,14 +136,6 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
     if !is_whole {
         text += "all nodes: -o wide\n";
     }
-    let unknown = match report.wanted_agents {
-        Some(_) => {
-            "no agent says whether these labeled pods are intercepted; those that were enrolled stay so"
-        }
-        None => {
-            "no agent says whether these labeled pods are intercepted; after an uninstall none is"
-        }
-    };
     let pods = |is_meant: fn(&Row) -> bool| -> Vec<String> {
         let meant = rows.iter().filter(|row| is_meant(row));
         meant
@@ -156,10 +148,13 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
             pods(|row| row.is_missed() && !row.is_skipped()),
         ),
         (
-            "labeled and left alone",
+            "labeled and skipped",
             pods(|row| row.is_missed() && row.is_skipped()),
         ),
-        (unknown, pods(Row::is_unknown)),
+        (
+            "no agent says whether these labeled pods are intercepted; those that were enrolled stay so, unless their agent removed everything as it was uninstalled",
+            pods(Row::is_unknown),
+        ),
         ("no answer", report.unanswered.clone()),
         ("notes", report.notes.clone()),
         ("problems", problems(&report.problems, rows)),

@@ -25,9 +25,9 @@ pub fn shortened(text: &str) -> String {
 
 /// The first characters of a text, with `...` when it is longer.
 #[must_use]
-pub fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((cut, _)) => format!("{}...", &text[..cut]),
+pub fn cut(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
 }

@@ -49,10 +49,10 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             && pod.as_ref().is_none_or(|pod| entry.is_about(pod))
             && options.namespace.as_ref().is_none_or(|it| entry.is_in(it))
     });
-    if entries.is_empty() {
-        output::remark("there are no such events");
-    }
     if !output::print_value(options.output, &entries)? {
+        if entries.is_empty() {
+            output::remark("there are no such events");
+        }
         let mut table = output::table(HEADER);
         for entry in &entries {
             table.add_row(entry.cells());

@@ -45,10 +45,10 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         pods = vec![named(pods, &options.namespace.complete(name))?];
     }
     pods.retain(|pod| options.namespace.has(&pod.namespace));
-    if pods.is_empty() {
-        output::remark("no such pods are known");
-    }
     if !output::print_value(options.output, &pods)? {
+        if pods.is_empty() {
+            output::remark("no such pods are known");
+        }
         print(&pods, options.output == Format::Wide)?;
     }
     Ok(ExitCode::SUCCESS)

@@ -139,7 +139,7 @@ impl Counted {
     }
 }
 
-/// The lines, and after them what was counted without a line.
+/// The lines, and after them what was counted by reason, or without a line of this policy.
 fn rows(lines: &[Line], counted: Option<Counted>) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut counted_now = counted.as_ref().map(|counted| counted.now.clone());
@@ -220,7 +220,9 @@ fn text(
         (Scope::Line, None),
         (
             Scope::Reason,
-            Some("Counted by reason, some beside the line that redirected them:"),
+            Some(
+                "By reason (a refused connection is counted here and at the line that redirected it):",
+            ),
         ),
         (
             Scope::Earlier,

@@ -188,7 +188,7 @@ async fn report(places: &Places) -> StatusReport {
 /// Whether no agent has pins here.
 fn has_no_pins(places: &Places) -> bool {
     match Pins::new(&places.bpffs) {
-        // An uninstall leaves the directory, which may be mounted elsewhere.
+        // An uninstall leaves the directory where it is a mount point.
         Ok(pins) => match fs::read_dir(pins.root()) {
             Ok(mut pins) => pins.next().is_none(),
             Err(error) => error.kind() == io::ErrorKind::NotFound,

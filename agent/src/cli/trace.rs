@@ -13,7 +13,7 @@ use super::{
 };
 use crate::observe::trace::Filter;
 use crate::{
-    api::{AgentStatus, TraceLine},
+    api::{AgentStatus, PodStatus, TraceLine},
     client::Client,
 };
 use sidetrack_base::runtime::until_signal;
@@ -55,33 +55,23 @@ impl Options {
         let Some(pod) = self.pod.as_ref().map(|pod| namespace.complete(pod)) else {
             return Ok(None);
         };
-        if pod.has_namespace() {
-            self.note_state(&pod.to_string()).await;
-            return Ok(Some(pod.to_string()));
+        if !pod.has_namespace() {
+            let known = pods::known(&self.places).await?;
+            let found = pods::named(known, &pod)?;
+            note_state(&found.full_name(), Some(&found));
+            return Ok(Some(found.full_name()));
         }
-        let known = pods::known(&self.places).await?;
-        Ok(Some(pods::named(known, &pod)?.full_name()))
-    }
-
-    /// Says why nothing is shown of a pod for now. It may be enrolled while the command runs.
-    async fn note_state(&self, name: &str) {
         let client = Client::new(&self.places.socket);
         let known = async {
             let agent: AgentStatus = client.get("/v1/status").await?;
             pods::of_agent(&client, &agent, &self.places).await
         };
+        let name = pod.to_string();
         // Without an answer the trace itself says why.
-        let Ok(known) = known.await else { return };
-        match known.into_iter().find(|pod| pod.full_name() == name) {
-            None => output::remark(format!(
-                "pod {name} is not known: nothing is shown until it is enrolled"
-            )),
-            Some(pod) if pod.netns.is_none() => output::remark(format!(
-                "pod {name} is not enrolled, and nothing is shown until it is: {}",
-                pod.reason.as_deref().unwrap_or("no reason is known")
-            )),
-            Some(_) => {}
+        if let Ok(known) = known.await {
+            note_state(&name, known.iter().find(|pod| pod.full_name() == name));
         }
+        Ok(Some(name))
     }
 
     fn filter(&self, pod: Option<String>) -> Filter {
@@ -96,6 +86,20 @@ impl Options {
             address: self.flags.address,
             process: self.flags.process.clone(),
         }
+    }
+}
+
+/// Says why nothing is shown of a pod for now. It may be enrolled while the command runs.
+fn note_state(name: &str, pod: Option<&PodStatus>) {
+    match pod {
+        None => output::remark(format!(
+            "pod {name} is not known: nothing is shown until it is enrolled"
+        )),
+        Some(pod) if pod.netns.is_none() => output::remark(format!(
+            "pod {name} is not enrolled, and nothing is shown until it is: {}",
+            pod.reason.as_deref().unwrap_or("no reason is known")
+        )),
+        Some(_) => {}
     }
 }
 

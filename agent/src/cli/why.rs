@@ -90,7 +90,7 @@ impl<'a> Why<'a> {
                 _ => Rule::SidecarSilent,
             };
             Now {
-                what: format!("Now {remark}."),
+                what: remark,
                 cure: Some(cure(rule)),
             }
         });
@@ -105,7 +105,7 @@ impl<'a> Why<'a> {
                 None => "is not known to listen on its",
             };
             Some(Now {
-                what: format!("Now its sidecar {text} {direction} port."),
+                what: format!("its sidecar {text} {direction} port"),
                 cure: None,
             })
         });
@@ -141,7 +141,7 @@ fn print(why: &Why<'_>) -> Result<()> {
         ))?;
     }
     for now in &why.now {
-        output::print(&now.what)?;
+        output::print(format!("Now {}.", now.what))?;
         print_field("cure", now.cure)?;
     }
     for reason in &why.refusals {

@@ -96,6 +96,13 @@ fn pods_by_name(places: &Places) -> Result<()> {
         let output = places.output(words)?;
         ensure!(output.status.success(), "{words:?}: {output:?}");
     }
+    for words in [&["pods", "-n", "nosuch"][..], &["events", "-n", "nosuch"]] {
+        let text = places.output(words)?;
+        ensure!(text.status.success() && !text.stderr.is_empty(), "{text:?}");
+        // The plugin takes a line on stderr for a problem.
+        let json = places.output(&[words, &["-o", "json"]].concat())?;
+        ensure!(json.stdout == b"[]\n" && json.stderr.is_empty(), "{json:?}");
+    }
     let wide = String::from_utf8(places.output(&["pods", "-o", "wide"])?.stdout)?;
     ensure!(
         wide.contains("NETNS-PATH") && wide.contains("/run/netns/"),

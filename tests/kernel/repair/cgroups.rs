@@ -75,6 +75,7 @@ fn the_cgroup_of_an_ended_pod_is_no_loss() -> Result<()> {
     let cookie = fixture.agent.places.cookie("test/ended")?;
     ensure!(pins.pod_callbacks(cookie).exists());
     remove_cgroup(ended.own_cgroup());
+    ensure!(!ended.own_cgroup().exists());
     // A look that would repair them, and the next.
     std::thread::sleep(Duration::from_secs(5));
     ensure!(repairs(&fixture)? == 0, "{}", fixture.agent.places.log());

@@ -159,11 +159,12 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
         IngressProgram::Forwarded => Order::Last,
         IngressProgram::NodeCalls | IngressProgram::Queries => Order::First,
     };
-    let mut attached = Attached {
-        rest: interfaces.len().saturating_sub(at_a_time),
-        ..Attached::default()
-    };
-    for ifindex in interfaces.iter().take(at_a_time) {
+    let mut attached = Attached::default();
+    for ifindex in interfaces {
+        if attached.links.len() == at_a_time {
+            attached.rest += 1;
+            continue;
+        }
         match sys::link_create_ingress(program, *ifindex, order) {
             Ok(link) => attached.links.push((*ifindex, link)),
             // It has vanished meanwhile.

@@ -58,12 +58,12 @@ fn what_an_agent_said_as_it_ended_is_shown() {
     }});
     let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
     let expected = Some(
-        "the agent's container has ended with code 1: sidetrack: /host/bpf is not a bpffs\\u{1b}[2J: kubectl logs -n sidetrack-system one --previous shows more"
+        "the agent's container has ended with code 1: sidetrack: /host/bpf is not a bpffs\\u{1b}[2J: kubectl logs -n sidetrack-system one shows more"
             .to_owned(),
     );
     assert_eq!(down(waits, ended.clone()), expected);
     assert_eq!(down(ended.clone(), json!({})), expected);
-    assert_eq!(down(json!({"running": {}}), ended), None);
+    assert_eq!(down(json!({"running": {}}), ended.clone()), None);
     let image =
         json!({"waiting": {"reason": "ErrImagePull", "message": "pull nosuch:1: not found"}});
     let said = down(image, json!({})).expect("it is down");

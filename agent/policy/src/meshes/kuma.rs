@@ -196,8 +196,8 @@ fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
     struct Any(Value);
     let documents = manifest::parse_yaml::<Any>(&found.value, MAX_NODES);
     let root = documents.and_then(|documents| match <[Any; 1]>::try_from(documents) {
-        Ok([Any(root)]) => Ok(root),
-        Err(_) => bail!("it is not one YAML document"),
+        Ok([Any(root)]) if root.is_object() || root.is_null() => Ok(root),
+        _ => bail!("it is not one YAML document with settings"),
     });
     let mut raw = Raw::default();
     let root = match root {

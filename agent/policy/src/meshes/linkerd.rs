@@ -21,8 +21,8 @@ const INBOUND_PORT: u16 = 4143;
 const OUTBOUND_PORT: u16 = 4140;
 const CONTROL_PORT: u32 = 4190;
 const ADMIN_PORT: u32 = 4191;
-/// Where the API server usually is, by its service and by itself. The control plane's pods call it before their proxies
-/// can: they are what these ask. The plugin reads service `default/kubernetes` and has these if it cannot.
+/// The usual ports of service `default/kubernetes` and of the API server, which the plugin falls back to. The control
+/// plane's pods call it before their proxies can serve.
 const API_SERVER: [u32; 2] = [443, 6443];
 
 /// Flags of proxy-init without a value.

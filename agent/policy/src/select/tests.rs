@@ -115,11 +115,10 @@ fn a_pod_without_envoy_is_skipped() {
         assert_eq!(selected(&pod, Enroll::Injected, None), Ok(()), "{on}");
     }
     // Of two the last one counts, and a value from elsewhere hides it.
-    for last in [
+    for mut last in [
         json!({"value": "false"}),
         json!({"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
     ] {
-        let mut last = last;
         last["name"] = "DISABLE_ENVOY".into();
         let env = json!([{"name": "DISABLE_ENVOY", "value": "true"}, last]);
         let proxy = json!({"name": "istio-proxy", "args": ["proxy", "sidecar"], "env": env});

@@ -22,7 +22,8 @@ impl<N: Node> Core<N> {
                 continue;
             };
             let known = known_by_pod.remove(&enrollment.cookie).unwrap_or_default();
-            // A search that ended early may have found one port and not the other.
+            // A search that ended early may have found one port and not the other. Which families a sidecar serves is its
+            // own matter.
             let mut ports = enrollment.policy.listener_ports().into_iter();
             let has_all = ports.all(|port| known.iter().any(|(_, known)| *known == port));
             let search = &mut record.search;

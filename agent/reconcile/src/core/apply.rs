@@ -131,29 +131,26 @@ impl<N: Node> Core<N> {
             return;
         };
         let was_outdated = record.state() == PodState::Outdated;
-        let mut changes = false;
-        let mut unknown = None;
-        if let Some(enrollment) = record.enrollment_mut() {
-            changes = !enrollment.policy.has_rules_of(&goal.policy);
-            if !changes {
-                // Only sentences for people differ, if anything: the kernel keeps what it has.
-                let earlier = std::mem::replace(&mut enrollment.policy, goal.policy.clone());
-                let differs = earlier.unknown_annotations != goal.policy.unknown_annotations;
-                unknown = differs.then(|| goal.policy.clone());
-            }
-        }
+        let policy = goal.policy.clone();
+        let enrollment = record.enrollment_mut();
+        let is_enrolled = enrollment.is_some();
+        // Where only sentences for people differ, if anything, the kernel keeps what it has.
+        let same = enrollment.filter(|it| it.policy.has_rules_of(&policy));
+        let before = same.map(|it| std::mem::replace(&mut it.policy, policy.clone()));
+        let changes = is_enrolled && before.is_none();
         record.now_wanted(now);
         record.desired = Desired::Enroll(Box::new(goal));
         if was_outdated && !changes {
             let note = "its manifest can be followed again".to_owned();
             self.record_event(name, POLICY_ACCEPTED, note);
         }
-        match unknown {
-            Some(policy) if policy.unknown_annotations.is_empty() => {
-                let note = "it has no annotation without an effect any more".to_owned();
+        match before {
+            Some(before) if before.unknown_annotations == policy.unknown_annotations => {}
+            Some(_) if policy.unknown_annotations.is_empty() => {
+                let note = "every annotation of it has an effect now".to_owned();
                 self.record_event(name, POLICY_ACCEPTED, note);
             }
-            Some(policy) => self.report_unknown(name, &policy),
+            Some(_) => self.report_unknown(name, &policy),
             None => {}
         }
     }

@@ -257,13 +257,15 @@ impl<N: Node> Core<N> {
         let waiting = problem.is_waiting();
         let is_new = record.reason() != Some(&*reason);
         let active = record.enrollment().map(|it| &it.policy);
-        // A refresh that fails changes nothing that people see.
+        // The policy is the wanted one: no Event.
         let is_refresh = active
             .zip(record.goal())
             .is_some_and(|(it, goal)| *it == goal.policy);
         let is_kept = active.is_some() || has_earlier;
         if is_new && waiting {
             info!(pod = %name, "waiting: {reason}");
+        } else if is_new && is_refresh {
+            error!(pod = %name, origin = record.origin, "{reason}");
         } else if is_new && is_kept {
             error!(pod = %name, origin = record.origin, "{reason}{PREVIOUS_STAYS}");
         } else if is_new {

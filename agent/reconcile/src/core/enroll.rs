@@ -35,8 +35,11 @@ impl<N: Node> Core<N> {
         let was_earlier = self.earlier_of(name).is_some();
         let started_in = record.started_in;
         let opened = self.node.open(found).await?;
-        // Once in the life of a sandbox. In another one all its containers start again.
-        let starting = (goal.starting || fresh) && started_in != Some(opened.cookie);
+        let starting = match started_in {
+            None => goal.starting || fresh,
+            // Once in a pod's life, but for a sandbox that failed before a container started.
+            Some(before) => goal.starting && before != opened.cookie,
+        };
         if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
             return Err(EnrollError::NamespaceInUse {
                 path: found.path.clone(),
@@ -61,17 +64,9 @@ impl<N: Node> Core<N> {
             goal.policy = self.with_dns_servers(name, goal.policy);
         }
         let goal = &goal;
-        let enrollment = self
-            .write_enrollment(
-                name,
-                uid.as_deref(),
-                goal,
-                found,
-                opened,
-                starting,
-                processes,
-            )
-            .await?;
+        let id = uid.as_deref();
+        let writing = self.write_enrollment(name, id, goal, found, opened, starting, processes);
+        let enrollment = writing.await?;
         info!(
             pod = %name,
             cookie = %enrollment.cookie,

@@ -166,7 +166,8 @@ impl<N: Node> Core<N> {
         let removal = Removal::new(earlier.rows, None, self.node.now());
         self.remove_rows(cookie, removal, None).await;
         let record = earlier.pod.and_then(|name| self.pods.get_mut(&name));
-        if let Some(record) = record
+        // Another pod may have its name now.
+        if let Some(record) = record.filter(|it| earlier.uid.is_none() || it.uid == earlier.uid)
             && let State::OfEarlierAgent { reason, .. } = &mut record.state
         {
             let reason = reason.take();

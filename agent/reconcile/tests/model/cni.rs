@@ -248,12 +248,30 @@ fn a_pod_that_the_plugin_names_first_is_starting_once() {
     assert!(!passes(&run));
     assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
     assert!(!passes(&run), "it was enrolled before");
-    // Its sandbox failed, and the runtime makes another one.
-    ready(run.core.forget_sandbox(&sandbox.container, None));
-    run.world.borrow_mut().paths.remove(&sandbox.netns);
-    let (other, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, CniAnswer::Enrolled);
-    assert!(other.inode != sandbox.inode && passes(&run));
+}
+
+#[test]
+fn a_pod_whose_sandbox_has_failed_is_starting_again() {
+    let mut run = Run::after(true, &[Event::Create(0, Variant::BeforeSidecar), LIST]);
+    let passes = |run: &Run| !run.world.borrow().tables.before_sidecar.is_empty();
+    let remade = |run: &mut Run, before: &Sandbox| {
+        ready(run.core.forget_sandbox(&before.container, None));
+        assert!(!passes(run));
+        run.world.borrow_mut().paths.remove(&before.netns);
+        let (sandbox, answer) = add(run, ORDINARY);
+        assert_eq!(answer, CniAnswer::Enrolled);
+        assert_ne!(sandbox.inode, before.inode);
+        sandbox
+    };
+    let (first, _) = add(&mut run, ORDINARY);
+    assert!(passes(&run));
+    let second = remade(&mut run, &first);
+    assert!(passes(&run), "no container has started");
+    // A container that ends its own sandbox gains nothing.
+    run.happen(Event::Running(0));
+    run.happen(LIST);
+    remade(&mut run, &second);
+    assert!(!passes(&run));
 }
 
 #[test]
