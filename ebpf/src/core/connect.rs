@@ -143,6 +143,9 @@ fn try_connect<const V6: bool>(
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
         Verdict::Untouched if !conn.captured_family => {}
+        Verdict::Untouched if decision.is_for_another(ctx.bound_device()) => {
+            return Err(Rule::BoundDevice);
+        }
         Verdict::Untouched => record_direct(ctx, policy, &conn, (netns, decision.rule)),
         Verdict::Redirect {
             port,

@@ -285,6 +285,9 @@ fn try_decide<const V6: bool>(
                 Err(rule) => return Outcome::refused(rule),
             }
         }
+        Verdict::Untouched if decision.is_for_another(ctx.bound_device()) => {
+            return Outcome::refused(Rule::BoundDevice);
+        }
         Verdict::Fail { errno } => outcome.errno = errno,
         _ => {
             if call == Call::Connect {

@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, ensure};
 use lab::{
     network::manifest,
-    protocol::{Dial, ROOT},
+    protocol::{APP, Dial, ROOT},
     sidecar,
 };
 use serde_json::Value;
@@ -56,6 +56,11 @@ fn every_kind_of_list() -> Result<()> {
     ensure!(fixture.accepted_by()? == 15001, "eth0 is not excluded");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
     ensure!(by_eth1.is_err(), "eth1 has no server: {by_eth1:?}");
+    // The route is by eth1, the packets of a socket that is bound to eth0 are not.
+    let mut by_eth0 = Dial::new(&APP, at("10.109.119.1", 80));
+    by_eth0.device = Some("eth0".to_owned());
+    let by_eth0 = fixture.client.dial(by_eth0)?;
+    ensure!(by_eth0 == Err(libc::ECONNREFUSED), "{by_eth0:?}");
     enroll(&[(&istio("excludeInterfaces"), "net+,eth0+")], &[])?;
     ensure!(fixture.accepted_by()? == 80, "eth0 is excluded");
     ensure!(inbound(80)? == 80, "and what arrives there");

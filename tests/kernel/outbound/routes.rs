@@ -87,6 +87,30 @@ fn bound_to_a_device(fixture: &SharedFixture) -> Result<()> {
     Ok(())
 }
 
+shared_test!(bound_to_a_device_of_no_own_address);
+/// The kernel passes over the routes of the pod's own addresses that are another device's: with `route_localnet` such a
+/// packet leaves the pod, and iptables would redirect it.
+fn bound_to_a_device_of_no_own_address(fixture: &SharedFixture) -> Result<()> {
+    let dial = |creator: &Identity, to: &str, device: &str| -> Result<Result<Connected, i32>> {
+        let mut dial = Dial::new(creator, at(to, 80));
+        dial.device = Some(device.to_owned());
+        fixture.dial(dial)
+    };
+    for creator in [&APP, &ROOT] {
+        let refused = dial(creator, "127.0.0.2", "eth0")?;
+        ensure!(refused == Err(libc::ECONNREFUSED), "{refused:?}");
+        for (to, device) in [("127.0.0.2", "lo"), (POD[0], "eth0"), (POD[1], "eth0")] {
+            let made = dial(creator, to, device)?;
+            let is_own = made.as_ref().is_ok_and(|made| made.accepted_by == 80);
+            ensure!(is_own, "to {to} by {device}: {made:?}");
+        }
+    }
+    let why = fixture.agent.places.output(&["why", "test/app"])?;
+    let text = String::from_utf8_lossy(&why.stdout);
+    ensure!(text.contains("bound-device"), "{text}");
+    Ok(())
+}
+
 shared_test!(routing_headers);
 /// Routing headers and source routes lead the packets to another host than the one that is evaluated. Routing headers
 /// need no privilege, source routes do on newer kernels.
