@@ -153,6 +153,10 @@ fn a_foreign_file_is_no_list_of_events() -> Result<()> {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(!output.status.success(), "{output:?}");
     ensure!(errors.contains("is no list of events"), "{errors}");
+    // A pipe without a writer.
+    let policies = places.socket.with_file_name("last-policies.json");
+    let _ = fs::remove_file(&policies);
+    nix::unistd::mkfifo(&policies, nix::sys::stat::Mode::S_IRWXU)?;
     fixture.agent = Agent::start(fixture.lab.places())?;
     wait(&places, "agent-started", "")?;
     let log = places.log();

@@ -1,8 +1,18 @@
 //! Files beside the control socket that the agent keeps up to date. Their disk may be full, or not answer: nothing waits for
 //! it, and `status` names what is not written.
 
-use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fs::OpenOptions,
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
+use anyhow::{Context as _, Result, ensure};
+use nix::fcntl::OFlag;
 use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval, timeout},
@@ -16,7 +26,7 @@ use sidetrack_base::{files, runtime};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a write may take before the disk counts as one that does not answer.
-const SILENT_AFTER: Duration = Duration::from_secs(5);
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// A file, and what its lack means.
 #[derive(Debug)]
@@ -60,6 +70,33 @@ impl KeptFile {
             warn!("{problem}");
         }
     }
+}
+
+/// The content of a file that an earlier agent may have kept, if there is one.
+///
+/// # Errors
+/// If it cannot be read, is no file, or is longer.
+pub(super) fn read(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+    let shown = path.display();
+    // A pipe in its place must not block.
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits())
+        .open(path);
+    let file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.with_context(|| format!("open {shown}"))?,
+    };
+    let meta = file.metadata().with_context(|| format!("stat {shown}"))?;
+    ensure!(
+        meta.is_file() && meta.len() <= max_bytes,
+        "{shown} is no file of at most {max_bytes} bytes"
+    );
+    let mut content = Vec::new();
+    file.take(max_bytes)
+        .read_to_end(&mut content)
+        .with_context(|| format!("read {shown}"))?;
+    Ok(Some(content))
 }
 
 /// Keeps the file of what happened lately up to date, until it is to stop.

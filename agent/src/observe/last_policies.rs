@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,14 +14,18 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sidetrack_policy::{PodRef, Policy};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
 use crate::api::PodStatus;
 use crate::observe::{
-    kept_file::{KeptFile, Turns},
+    kept_file::{self, KeptFile, SILENT_AFTER, Turns},
     status::Status,
 };
+use sidetrack_base::runtime;
 use sidetrack_datapath::kernel::maps::Maps;
+
+/// More than the policies of all pods that an agent follows, whose manifests have half of it.
+const MAX_SIZE: u64 = 64 << 20;
 
 /// An enrolled pod's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +111,12 @@ fn all(pods: &[PodStatus], earlier: &mut Vec<LastPolicy>) -> Vec<LastPolicy> {
 pub async fn keep(status: Arc<Status>, path: PathBuf, stop: watch::Receiver<bool>) {
     let mut written = None;
     // Of an earlier agent, if there was one.
-    let mut earlier = read_all(&path).unwrap_or_default();
+    let reading = {
+        let path = path.clone();
+        runtime::blocking(move || read_all(&path))
+    };
+    let read = timeout(SILENT_AFTER, reading).await;
+    let mut earlier = read.ok().and_then(Result::ok).unwrap_or_default();
     let file = KeptFile::new(
         Arc::clone(&status),
         path,
@@ -157,7 +165,8 @@ pub fn read(path: &Path, pod: &PodRef, maps: &Maps) -> Result<LastPolicy> {
 }
 
 fn read_all(path: &Path) -> Result<Vec<LastPolicy>> {
-    let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let text = kept_file::read(path, MAX_SIZE)?;
+    let text = text.with_context(|| format!("there is no {}", path.display()))?;
     let file: File<Policy> =
         serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
     let policies: Vec<Arc<Policy>> = file.policies.into_iter().map(Arc::new).collect();

@@ -1,20 +1,15 @@
 //! The file of the list of events. Anything may stand in its place: it is read up to a bound, and what is no list of
 //! events is refused.
 
-use std::{
-    fs::OpenOptions,
-    io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use sidetrack_live::history::Entry;
 use sidetrack_policy::text::{cut, escaped};
 
 use super::{MAX_ENTRIES, MAX_TEXT};
+use crate::observe::kept_file;
 
 /// More than [`MAX_ENTRIES`] of the longest.
 const MAX_SIZE: u64 = 4 << 20;
@@ -38,25 +33,10 @@ pub fn path(socket: &Path) -> PathBuf {
 /// # Errors
 /// If it is something else than a list of events.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
-    let shown = path.display();
-    // A pipe in its place must not block.
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits())
-        .open(path);
-    let file = match opened {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened.with_context(|| format!("open {shown}"))?,
+    let Some(text) = kept_file::read(path, MAX_SIZE)? else {
+        return Ok(Vec::new());
     };
-    let meta = file.metadata().with_context(|| format!("stat {shown}"))?;
-    ensure!(
-        meta.is_file() && meta.len() <= MAX_SIZE,
-        "{shown} is no list of events"
-    );
-    let mut text = Vec::new();
-    file.take(MAX_SIZE)
-        .read_to_end(&mut text)
-        .with_context(|| format!("read {shown}"))?;
+    let shown = path.display();
     entries(&text).with_context(|| format!("{shown} is no list of events"))
 }
 
