@@ -278,10 +278,11 @@ fn check_tproxy(policy: &Policy, mesh: &Mesh) -> Result<(), Rejected> {
     Ok(())
 }
 
-/// Why the pod's sockets are not the node's, if its runtime class or the handler of that has a name that gVisor and Kata
-/// Containers document. A class may have any name; handlers of the same runtime are named alike.
+/// Why the pod's sockets are not the node's, if its runtime class or the handler of that has a name that gVisor, Kata
+/// Containers and other runtimes with virtual machines document. A class may have any name; handlers of the same runtime
+/// are named alike.
 fn sandboxed(pod: &PodFacts, handler: Option<&str>) -> Option<Rejected> {
-    const NAMES: [&str; 3] = ["gvisor", "runsc", "kata"];
+    const NAMES: [&str; 6] = ["gvisor", "runsc", "kata", "firecracker", "peerpod", "urunc"];
     let is_sandbox = |name: &str| {
         let lower = name.to_ascii_lowercase();
         NAMES.iter().any(|name| lower.contains(name))

@@ -468,7 +468,14 @@ fn sandboxed_pods_are_rejected() {
             _ => None,
         }
     };
-    for class in ["gvisor", "runsc", "kata-qemu", "Kata"] {
+    for class in [
+        "gvisor",
+        "runsc",
+        "kata-qemu",
+        "Kata",
+        "aws-firecracker",
+        "peerpods",
+    ] {
         let reason = Rejected::Sandboxed(class.to_owned());
         assert_eq!(rejected(json!(class)), Some(reason));
     }
