@@ -21,7 +21,7 @@ pub use outbound::{effective_destination, outbound, translated};
 
 use crate::{
     addr::Addr,
-    pod::{IfaceRow, LOOPBACK_IFINDEX, Route},
+    pod::{IfaceRow, Route},
     policy::{List, NO_ID},
     rule::Rule,
 };
@@ -157,8 +157,6 @@ pub struct Decision {
     pub rule: Rule,
     /// Position in the rule's list, 0 for rules without one.
     pub index: u32,
-    /// The interface of the destination's route, if the rule is about that; else 0.
-    pub interface: u32,
 }
 
 impl Decision {
@@ -175,26 +173,7 @@ impl Decision {
             verdict,
             rule,
             index,
-            interface: 0,
         }
-    }
-
-    /// Left alone because of the interface by which its packets leave.
-    #[inline(always)]
-    const fn by_interface(rule: Rule, index: u32, route: &Route) -> Self {
-        Self {
-            interface: route.ifindex,
-            ..Self::listed(Verdict::Untouched, rule, index)
-        }
-    }
-
-    /// Whether the rule is about another interface than the one that the socket is bound to, 0 for none: the kernel then
-    /// passes over the route that the rule went by (`fib_table_lookup`, `rt6_device_match`). What leaves by lo stays in the
-    /// pod.
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_for_another(&self, device: u32) -> bool {
-        self.interface != 0 && device != 0 && device != LOOPBACK_IFINDEX && device != self.interface
     }
 
     /// A refusal for a reason outside the rules: something the decision needs is missing.

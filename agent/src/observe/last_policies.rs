@@ -11,10 +11,11 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sidetrack_policy::{PodRef, Policy};
 use tokio::{sync::watch, time::timeout};
+use tracing::debug;
 
 use crate::api::PodStatus;
 use crate::observe::{
@@ -116,7 +117,12 @@ pub async fn keep(status: Arc<Status>, path: PathBuf, stop: watch::Receiver<bool
         runtime::blocking(move || read_all(&path))
     };
     let read = timeout(SILENT_AFTER, reading).await;
-    let mut earlier = read.ok().and_then(Result::ok).unwrap_or_default();
+    let read = read.unwrap_or_else(|_| Err(anyhow!("its disk does not answer")));
+    let mut earlier = read.unwrap_or_else(|problem| {
+        let shown = path.display();
+        debug!("{shown} of an earlier agent: {problem:#}");
+        Vec::new()
+    });
     let file = KeptFile::new(
         Arc::clone(&status),
         path,

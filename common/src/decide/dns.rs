@@ -106,14 +106,14 @@ fn by_rules(
         Decision::listed(verdict, Rule::DnsUdp, server)
     };
     if route.is_local() && policy.has_dialect(DIALECT_LO_UNTOUCHED) {
-        return Decision::by_interface(Rule::OverLo, 0, route);
+        return Decision::untouched(Rule::OverLo);
     }
     let is_here = |position| server != NO_ID && block.is_at(position);
     if is_here(DnsPosition::First) {
         return capture();
     }
     if let Some(position) = route.excluded() {
-        return Decision::by_interface(Rule::OutInterface, position, route);
+        return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
     }
     if let Some(decision) = Ahead::of(policy, conn, dialed, tables, List::OwnerUdpPort).decision() {
         return decision;
@@ -125,7 +125,7 @@ fn by_rules(
             return Decision::listed(Verdict::Untouched, Rule::OutPortExcluded, index);
         }
         if route.is_local() && policy.has_dialect(DIALECT_SELF_EXEMPT) && source.is_self() {
-            return Decision::by_interface(Rule::SelfSource, 0, route);
+            return Decision::untouched(Rule::SelfSource);
         }
     }
     if is_here(DnsPosition::AfterExclusions) {

@@ -148,7 +148,7 @@ fn by_rules(
     if let Some(position) = route.excluded()
         && !conn.destination.is_link_local()
     {
-        return Decision::by_interface(Rule::OutInterface, position, &route);
+        return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
     }
     if let Some(decision) = ahead.decision() {
         return decision;
@@ -166,7 +166,7 @@ fn by_rules(
     // 3
     let loopback = policy.is_loopback(dialed);
     if over_lo && policy.has_dialect(DIALECT_SELF_EXEMPT) && source.is_self() {
-        return Decision::by_interface(Rule::SelfSource, 0, &route);
+        return Decision::untouched(Rule::SelfSource);
     }
     let local_captured = policy.has_dialect(DIALECT_LOCAL_CAPTURED);
     if over_lo && local_captured && !loopback {
@@ -199,7 +199,7 @@ fn by_rules(
         };
     }
     if first_owner_only && has_uid {
-        return Decision::by_interface(Rule::NotProxyUidLocal, 0, &route);
+        return Decision::untouched(Rule::NotProxyUidLocal);
     }
     if let Some(index) = proxy_owner(
         tables,
@@ -216,10 +216,10 @@ fn by_rules(
         };
     }
     if first_owner_only && policy.proxy_gid != NO_ID {
-        return Decision::by_interface(Rule::NotProxyGidLocal, 0, &route);
+        return Decision::untouched(Rule::NotProxyGidLocal);
     }
     if lo_untouched && over_lo {
-        return Decision::by_interface(Rule::OverLo, 0, &route);
+        return Decision::untouched(Rule::OverLo);
     }
     if lo_untouched && let Some(decision) = ahead.by_port() {
         return decision;

@@ -1,9 +1,9 @@
 //! Rows of a pod: which families its rules cover, and what a route means to connect.
 
 use super::{
-    POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_DNS, POD_FORWARDS,
-    POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Pod, Route, RouteKey,
-    RouteKind, address_bit, has_own_targets, may_be_own,
+    LOOPBACK_IFINDEX, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
+    POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS,
+    POD_OWN_TARGETS_V6, Pod, Route, RouteKey, RouteKind, address_bit, has_own_targets, may_be_own,
 };
 use crate::addr::{Addr, Family};
 
@@ -195,5 +195,29 @@ fn flags_are_bits_of_their_own() {
         let of = |family| has_own_targets(flag, family);
         assert_eq!(of(Family::V4), flag == POD_OWN_TARGETS, "{flag:#x}");
         assert_eq!(of(Family::V6), flag == POD_OWN_TARGETS_V6, "{flag:#x}");
+    }
+}
+
+#[test]
+fn a_route_is_passed_over_for_another_interface() {
+    let route = |kind: RouteKind, flags, ifindex| Route {
+        kind: kind as u32,
+        flags,
+        ifindex,
+        source: Addr::UNSPECIFIED,
+    };
+    let excluded = Route::excluding(3);
+    for (route, passed_over) in [
+        (route(RouteKind::Local, 0, LOOPBACK_IFINDEX), true),
+        (route(RouteKind::Local, 0, 7), false),
+        (route(RouteKind::Unicast, excluded, 2), true),
+        (route(RouteKind::Unicast, excluded, 7), false),
+        // Redirected in any case.
+        (route(RouteKind::Unicast, 0, 2), false),
+    ] {
+        assert_eq!(route.is_passed_over(7), passed_over, "{route:?}");
+        for none in [0, LOOPBACK_IFINDEX] {
+            assert!(!route.is_passed_over(none), "{route:?}");
+        }
     }
 }

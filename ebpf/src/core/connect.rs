@@ -138,14 +138,11 @@ fn try_connect<const V6: bool>(
         routing_header: ctx.has_routing_header(destination.family()),
         captured_family: pod.captures(destination.family()),
     };
-    let tables = PodTables::of_socket(netns, pod, &conn, policy.zero());
+    let tables = PodTables::of_socket(netns, pod, (&conn, ctx.bound_device()), policy.zero());
     let decision = decision::any(decide::outbound(policy, &conn, &tables), policy);
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
         Verdict::Untouched if !conn.captured_family => {}
-        Verdict::Untouched if decision.is_for_another(ctx.bound_device()) => {
-            return Err(Rule::BoundDevice);
-        }
         Verdict::Untouched => record_direct(ctx, policy, &conn, (netns, decision.rule)),
         Verdict::Redirect {
             port,

@@ -3,7 +3,9 @@
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::{self, Outbound, Tables},
-    pod::{self, POD_BEFORE_SIDECAR, POD_ROUTE_RULES, Route, RouteKey},
+    pod::{
+        self, IfaceKey, IfaceRule, POD_BEFORE_SIDECAR, POD_ROUTE_RULES, Route, RouteKey, RouteKind,
+    },
     policy::{List, OwnerKey, PortKey, RangeKey},
     route_rules::RoutedSocket,
 };
@@ -18,20 +20,34 @@ pub struct PodTables {
     pub pod: Enrolled,
     /// The view of the pod's routes, see [`PodTables::of_socket`].
     view: u32,
+    /// The interface that the socket is bound to, 0 for none.
+    device: u32,
+    /// 0, which the verifier does not know: it walks what follows once for any route then.
+    zero: u32,
 }
 
 impl PodTables {
     /// Those that a packet sees that enters the pod.
     #[inline(always)]
     pub fn of_packet(netns: u64, pod: Enrolled) -> Self {
-        let view = 0;
-        Self { netns, pod, view }
+        Self {
+            netns,
+            pod,
+            view: 0,
+            device: 0,
+            zero: 0,
+        }
     }
 
     /// Those that a socket sees which sends to an address. `zero` is 0, which the verifier does not know: a view that it knew would
     /// double the paths that it walks.
     #[inline(always)]
-    pub fn of_socket(netns: u64, pod: Enrolled, conn: &Outbound, zero: u32) -> Self {
+    pub fn of_socket(
+        netns: u64,
+        pod: Enrolled,
+        (conn, device): (&Outbound, u32),
+        zero: u32,
+    ) -> Self {
         let mut view = zero;
         if pod.flags & POD_ROUTE_RULES != 0 {
             let destination = decide::effective_destination(conn, zero);
@@ -47,7 +63,13 @@ impl PodTables {
                 view = maps::route_view(netns, Family::V4, &socket);
             }
         }
-        Self { netns, pod, view }
+        Self {
+            netns,
+            pod,
+            view,
+            device,
+            zero,
+        }
     }
 }
 
@@ -82,9 +104,24 @@ impl Tables for PodTables {
 
     #[inline(always)]
     fn route(&self, addr: Addr) -> Route {
-        maps::route(&RouteKey::host((self.netns, self.view), addr))
-            .copied()
-            .unwrap_or(Route::NONE)
+        let route = maps::route(&RouteKey::host((self.netns, self.view), addr));
+        let mut route = route.copied().unwrap_or(Route::NONE);
+        if route.is_passed_over(self.device) {
+            // What leaves by the other interface is excluded if that is.
+            let key = IfaceKey {
+                netns: self.netns,
+                ifindex: self.device,
+                pad: 0,
+            };
+            route.kind = RouteKind::Unicast as u32 ^ self.zero;
+            route.flags = match maps::iface(&key) {
+                Some(row) if row.rule == IfaceRule::Excluded as u32 => {
+                    Route::excluding(row.position ^ self.zero)
+                }
+                _ => self.zero,
+            };
+        }
+        route
     }
 
     #[inline(always)]

@@ -22,7 +22,8 @@ pub use counts::count;
 pub use destinations::{add_destination, destination, target_seed};
 pub use events::{Report, is_traced, report};
 pub use pods::{
-    Enrolled, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule, route, route_view,
+    Enrolled, iface, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule, route,
+    route_view,
 };
 pub use records::{keep_record, record};
 

@@ -259,7 +259,7 @@ fn try_decide<const V6: bool>(
         routing_header: false,
         captured_family: pod.captures(destination.family()),
     };
-    let tables = PodTables::of_socket(netns, pod, &conn, policy.zero());
+    let tables = PodTables::of_socket(netns, pod, (&conn, ctx.bound_device()), policy.zero());
     let decision = decision::any(decide::udp(policy, &conn, &tables), policy);
     let mut outcome = Outcome {
         rule: decision.rule,
@@ -284,9 +284,6 @@ fn try_decide<const V6: bool>(
                 Ok(()) => outcome.capture_port = port,
                 Err(rule) => return Outcome::refused(rule),
             }
-        }
-        Verdict::Untouched if decision.is_for_another(ctx.bound_device()) => {
-            return Outcome::refused(Rule::BoundDevice);
         }
         Verdict::Fail { errno } => outcome.errno = errno,
         _ => {

@@ -96,10 +96,18 @@ fn bound_to_a_device_of_no_own_address(fixture: &SharedFixture) -> Result<()> {
         dial.device = Some(device.to_owned());
         fixture.dial(dial)
     };
+    let refused = dial(&APP, "127.0.0.2", "eth0")?;
+    ensure!(refused == Err(libc::ECONNREFUSED), "{refused:?}");
+    let redirected = dial(&ROOT, "127.0.0.2", "eth0")?;
+    let by_sidecar = |made: &Connected| made.accepted_by == 15001;
+    ensure!(redirected.as_ref().is_ok_and(by_sidecar), "{redirected:?}");
     for creator in [&APP, &ROOT] {
-        let refused = dial(creator, "127.0.0.2", "eth0")?;
-        ensure!(refused == Err(libc::ECONNREFUSED), "{refused:?}");
-        for (to, device) in [("127.0.0.2", "lo"), (POD[0], "eth0"), (POD[1], "eth0")] {
+        for (to, device) in [
+            ("127.0.0.2", "lo"),
+            ("0.0.0.0", "eth0"),
+            (POD[0], "eth0"),
+            (POD[1], "eth0"),
+        ] {
             let made = dial(creator, to, device)?;
             let is_own = made.as_ref().is_ok_and(|made| made.accepted_by == 80);
             ensure!(is_own, "to {to} by {device}: {made:?}");

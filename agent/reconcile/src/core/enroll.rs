@@ -36,7 +36,7 @@ impl<N: Node> Core<N> {
         let started_in = record.started_in;
         let opened = self.node.open(found).await?;
         let starting = match started_in {
-            None => goal.starting || fresh,
+            None => goal.starting || fresh && !was_earlier,
             // Once in a pod's life, but for a sandbox that failed before a container started.
             Some(before) => goal.starting && before != opened.cookie,
         };

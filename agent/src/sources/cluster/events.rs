@@ -80,10 +80,11 @@ impl Recorders {
         const PODS: usize = 4096;
         let key = (pod.clone(), reason.to_owned());
         if self.last_notes.len() >= PODS && !self.last_notes.contains_key(&key) {
-            // The others keep what they have had: pods that come and go renew no allowance.
-            let oldest = self.last_notes.iter().min_by_key(|(_, note)| note.since);
-            let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.map(|key| self.last_notes.remove(&key));
+            // Pods that come and go renew no allowance of those that have used theirs.
+            let used = |it: &LastNote| (it.since.elapsed() <= PERIOD, it.texts, it.since);
+            let least = self.last_notes.iter().min_by_key(|(_, it)| used(it));
+            let least = least.map(|(key, _)| key.clone());
+            least.map(|key| self.last_notes.remove(&key));
         }
         let new = || Recorder::new(self.client.clone(), self.reporter.clone());
         let last = self.last_notes.entry(key).or_insert_with(|| LastNote {

@@ -11,11 +11,6 @@ fn exclusions_in_order() {
     };
     let decision = outbound(&default_policy(), &dial(APP, ANY, VIP, 80), &fixture);
     assert_eq!(decision.rule, Rule::OutInterface);
-    // Of another interface than the socket is bound to.
-    assert!(decision.is_for_another(7));
-    for same in [0, 1, 2] {
-        assert!(!decision.is_for_another(same), "{same}");
-    }
 
     let (policy, tables) = with(
         List::OutPortExcluded,
