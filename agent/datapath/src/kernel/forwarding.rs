@@ -298,14 +298,17 @@ impl PodForwarding {
     /// # Errors
     /// If it cannot be pinned, or was not attached to all.
     pub fn keep(&mut self, attached: Attached) -> Result<()> {
-        for (ifindex, link) in attached.links {
-            pin_again(link.as_fd(), &self.pin(ifindex))?;
-            self.links.insert(ifindex, Link::new(link)?);
-        }
-        match attached.failed {
+        let mut result = match attached.failed {
             Some((ifindex, error)) => Err(error).with_context(|| format!("interface {ifindex}")),
             None => Ok(()),
+        };
+        // One that cannot be pinned is dropped, the others are not.
+        for (ifindex, link) in attached.links {
+            let pinned = pin_again(link.as_fd(), &self.pin(ifindex));
+            let kept = pinned.and_then(|()| Link::new(link));
+            result = result.and(kept.map(|link| drop(self.links.insert(ifindex, link))));
         }
+        result
     }
 
     /// The links that are not as they were made. Those that are attached nowhere are to be attached again, or their
