@@ -172,6 +172,16 @@ pub struct PodStatus {
 }
 
 impl NetnsStatus {
+    /// One that no path is known of.
+    #[must_use]
+    pub fn by_inode(inode: u64, cookie: u64) -> Self {
+        Self {
+            path: format!("net:[{inode}]"),
+            inode,
+            cookie,
+        }
+    }
+
     /// The process through which the namespace was found may have ended, and its number may be another's now.
     pub fn name_by_inode_if_gone(&mut self) {
         if !may_lead_to(Path::new(&self.path), self.inode) {

@@ -56,12 +56,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
 
 /// The pods that the agent has; without an agent the enrolled ones, according to the pinned maps.
 pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
-    let client = Client::new(&places.socket);
-    let answer = async {
-        let agent: AgentStatus = client.get("/v1/status").await?;
-        of_agent(&client, &agent, places).await
-    };
-    match answer.await {
+    match answered(places).await {
         Ok(pods) => Ok(pods),
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
@@ -73,6 +68,13 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
             Ok(pods)
         }
     }
+}
+
+/// The pods that the agent has.
+pub(super) async fn answered(places: &Places) -> Result<Vec<PodStatus>> {
+    let client = Client::new(&places.socket);
+    let agent: AgentStatus = client.get("/v1/status").await?;
+    of_agent(&client, &agent, places).await
 }
 
 /// The pods that the agent has a list of, as far as they may be shown.
@@ -130,11 +132,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 state: PodState::Enrolled,
                 reason: None,
                 notes: Vec::new(),
-                netns: Some(NetnsStatus {
-                    path: format!("net:[{}]", row.netns_inode),
-                    inode: row.netns_inode,
-                    cookie,
-                }),
+                netns: Some(NetnsStatus::by_inode(row.netns_inode, cookie)),
                 policy_id: Some(row.policy),
                 policy: None,
                 ipv6: row.captures(sidetrack_common::addr::Family::V6),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::observe::trace::Filter;
 use crate::{
-    api::{AgentStatus, PodStatus, TraceLine},
+    api::{PodStatus, TraceLine},
     client::Client,
 };
 use sidetrack_base::runtime::until_signal;
@@ -61,14 +61,9 @@ impl Options {
             note_state(&found.full_name(), Some(&found));
             return Ok(Some(found.full_name()));
         }
-        let client = Client::new(&self.places.socket);
-        let known = async {
-            let agent: AgentStatus = client.get("/v1/status").await?;
-            pods::of_agent(&client, &agent, &self.places).await
-        };
         let name = pod.to_string();
         // Without an answer the trace itself says why.
-        if let Ok(known) = known.await {
+        if let Ok(known) = pods::answered(&self.places).await {
             note_state(&name, known.iter().find(|pod| pod.full_name() == name));
         }
         Ok(Some(name))

@@ -54,11 +54,8 @@ impl Snapshot {
 
 /// Adds where a pod is that is intercepted by the rows of an earlier agent. Its policy is not known.
 fn add_earlier(pod: &mut PodStatus, earlier: &EarlierRows<PodRows>) {
-    pod.netns = Some(NetnsStatus {
-        path: format!("net:[{}]", earlier.inode.get()),
-        inode: earlier.inode.get(),
-        cookie: earlier.cookie.get(),
-    });
+    let netns = NetnsStatus::by_inode(earlier.inode.get(), earlier.cookie.get());
+    pod.netns = Some(netns);
     pod.policy_id = Some(earlier.rows.policy_id());
     pod.ipv6 = earlier.rows.has(POD_CAPTURE_V6);
 }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::Core;
 use crate::{
     node::{EarlierRows, Enrollment, Node, Processes as _},
-    state::State,
+    state::{Record, State},
 };
 
 /// Why a namespace has rows that no listed pod has.
@@ -124,6 +124,13 @@ impl<N: Node> Core<N> {
         self.held.earlier().find(|it| it.is_of(name, uid))
     }
 
+    /// The pod that rows of an earlier agent are of, if it is listed.
+    pub(super) fn record_of(&self, earlier: &EarlierRows<N::Rows>) -> Option<&Record<N>> {
+        let name = earlier.pod.as_ref()?;
+        let record = self.pods.get(name)?;
+        earlier.is_of(name, record.uid.as_deref()).then_some(record)
+    }
+
     /// Gives every pod of an earlier agent this build's program. Of a pod whose link is attached nowhere, either the
     /// namespace is gone or somebody has detached the link: it keeps its rows while processes run there, and the look for
     /// repairs attaches the program again.
@@ -161,13 +168,13 @@ impl<N: Node> Core<N> {
         let Some(Held::Earlier(earlier)) = self.held.take(cookie) else {
             return;
         };
+        let is_listed = self.record_of(&earlier).is_some();
         let name = earlier.pod.as_ref().map(ToString::to_string);
         info!(pod = name, %cookie, "remove what remains of the pod of an earlier agent");
         let removal = Removal::new(earlier.rows, None, self.node.now());
         self.remove_rows(cookie, removal, None).await;
         let record = earlier.pod.and_then(|name| self.pods.get_mut(&name));
-        // Another pod may have its name now.
-        if let Some(record) = record.filter(|it| earlier.uid.is_none() || it.uid == earlier.uid)
+        if let Some(record) = record.filter(|_| is_listed)
             && let State::OfEarlierAgent { reason, .. } = &mut record.state
         {
             let reason = reason.take();

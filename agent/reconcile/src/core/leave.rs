@@ -146,11 +146,7 @@ impl<N: Node> Core<N> {
         };
         let mut gone = Vec::new();
         for earlier in self.held.earlier() {
-            // Another pod may have its name now.
-            let record = earlier.pod.as_ref().and_then(|name| {
-                let record = self.pods.get(name)?;
-                earlier.is_of(name, record.uid.as_deref()).then_some(record)
-            });
+            let record = self.record_of(earlier);
             let is_skipped = record.is_some_and(|it| it.state() == PodState::Skipped);
             // An enrolled pod is elsewhere than where an earlier agent had it.
             let is_awaited = record.is_some_and(|it| {
