@@ -117,6 +117,7 @@ const FOR_USERS: [(&str, &str); 2] = [
     ("--exclude-outbound-udp-ports-for-uids", "udp"),
 ];
 
+const SECOND: &str = "it is a second configuration, which the CNI plugin of Kuma does not read; write its settings into annotation traffic.kuma.io/transparent-proxy-config";
 const NOT_IN_MANIFEST: &str = "it is a file that is not in the pod's manifest; write its settings into annotation traffic.kuma.io/transparent-proxy-config";
 
 /// Raw values. A missing one is Kuma's default.
@@ -155,12 +156,12 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
     let arguments = init_words(pod, MeshName::Kuma, settings)
         .map(|(words, place)| (flags(&words, &SWITCHES, &place), place));
     let raw = if let Some(found) = annotation {
-        // kuma-init reads it as a file. A second one is a ConfigMap's, which its CNI plugin does not read.
+        // kuma-init reads it as a file. A second one is the pod author's, which its CNI plugin does not read.
         let mut files = arguments
             .iter()
             .flat_map(|(flags, _)| configurations(flags));
         if let Some(second) = files.nth(1) {
-            settings.refuse(second, NOT_IN_MANIFEST);
+            settings.refuse(second, SECOND);
         }
         by_configuration(&found, settings)
     } else if let Some((flags, place)) = arguments {
