@@ -224,13 +224,19 @@ impl PodStatus {
     /// Why an earlier policy is active, if its newest one was rejected.
     #[must_use]
     pub fn outdated(&self) -> Option<String> {
-        let reason = self.reason.as_deref().unwrap_or("no reason is known");
         (self.state == PodState::Outdated).then(|| {
             format!(
-                "the newest policy of pod {} was rejected, and the one before is active: {reason}",
-                self.full_name()
+                "the newest policy of pod {} was rejected, and the one before is active: {}",
+                self.full_name(),
+                self.known_reason()
             )
         })
+    }
+
+    /// Its reason as the end of a sentence.
+    #[must_use]
+    pub fn known_reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or("no reason is known")
     }
 
     /// That its sidecar hangs or is missing, which is no problem of a pod that is being deleted.

@@ -59,7 +59,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let Some(netns) = &pod.netns else {
         bail!(
             "pod {name} is not enrolled, so sidetrack has no records of its connections: {}",
-            pod.reason.as_deref().unwrap_or("no reason is known")
+            pod.known_reason()
         );
     };
     let netns = open(netns).with_context(|| format!("pod {name}"))?;

@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use sidetrack_live::history::{Entry, Flags, HEADER};
 
@@ -70,7 +70,7 @@ async fn known(places: &Places) -> Result<Vec<Entry>> {
             let said = format!("{no_agent:#}");
             let path = history::path(&places.socket);
             let entries = history::read(&path).context(said.clone())?;
-            ensure!(path.exists(), "{said}");
+            let entries = entries.context(said.clone())?;
             output::remark(format!("{said}; this is what {} has:", path.display()));
             Ok(entries)
         }

@@ -92,7 +92,7 @@ fn note_state(name: &str, pod: Option<&PodStatus>) {
         )),
         Some(pod) if pod.netns.is_none() => output::remark(format!(
             "pod {name} is not enrolled, and nothing is shown until it is: {}",
-            pod.reason.as_deref().unwrap_or("no reason is known")
+            pod.known_reason()
         )),
         Some(_) => {}
     }

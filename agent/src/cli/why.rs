@@ -40,7 +40,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     if pod.netns.is_none() {
         bail!(
             "pod {name} is not enrolled, so sidetrack refuses none of its connections: {}",
-            pod.reason.as_deref().unwrap_or("no reason is known")
+            pod.known_reason()
         );
     }
     let why = Why::of(&pod);

@@ -43,10 +43,10 @@ impl History {
     pub fn open(path: PathBuf) -> Arc<Self> {
         let entries = read(&path).unwrap_or_else(|problem| {
             warn!("{problem:#}: the list of events begins anew");
-            Vec::new()
+            None
         });
         let log = Mutex::new(Log {
-            entries,
+            entries: entries.unwrap_or_default(),
             changed: false,
         });
         Arc::new(Self { path, log })

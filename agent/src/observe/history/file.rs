@@ -28,16 +28,17 @@ pub fn path(socket: &Path) -> PathBuf {
     socket.with_file_name("events.json")
 }
 
-/// What is in the file, oldest first; nothing if there is none.
+/// What is in the file, oldest first; `None` if there is none.
 ///
 /// # Errors
 /// If it is something else than a list of events.
-pub fn read(path: &Path) -> Result<Vec<Entry>> {
+pub fn read(path: &Path) -> Result<Option<Vec<Entry>>> {
     let Some(text) = kept_file::read(path, MAX_SIZE)? else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
     let shown = path.display();
-    entries(&text).with_context(|| format!("{shown} is no list of events"))
+    let entries = entries(&text).with_context(|| format!("{shown} is no list of events"))?;
+    Ok(Some(entries))
 }
 
 fn entries(text: &[u8]) -> Result<Vec<Entry>> {
