@@ -1,9 +1,10 @@
 //! The HTTP client for the API server.
 //!
-//! Invariants: a connection whose other end has vanished ends by itself; no request waits for an answer forever.
+//! Invariants: a connection whose other end has vanished ends by itself; no request waits for the head of an answer
+//! forever, and those sent by [`whole`] for no part of it.
 //! Silence on an open watch is normal and ends nothing.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use hyper_util::{
@@ -15,6 +16,7 @@ use kube::{
     client::{Body, ConfigExt as _},
 };
 use sidetrack_base::api_server::name_server;
+use tokio::time::timeout;
 use tower::{ServiceBuilder, timeout::TimeoutLayer};
 
 /// Longest wait for a connection. While the API server is away its address may swallow packets, and an attempt that
@@ -23,6 +25,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for the head of an answer. The API server may queue a request for up to 15 s
 /// (`--request-timeout` of 60 s, a quarter of it in a queue of API priority and fairness).
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for a whole answer that is no list and no watch: the head may be all that ever comes.
+const WHOLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection that has been silent for this long is probed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// Time between two probes.
@@ -62,6 +66,27 @@ pub(super) fn connect(config: &Config, answer: Duration) -> Result<Client> {
         .map_err(move |error: legacy::Error| name_server(&server, error.into()))
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// Waits for a whole answer.
+///
+/// # Errors
+/// If the request fails, or its answer does not end.
+pub(super) async fn whole<T>(
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    whole_within(WHOLE_TIMEOUT, request).await
+}
+
+async fn whole_within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    let answer = timeout(limit, request).await;
+    answer.unwrap_or_else(|_| {
+        let text = format!("the API server's answer did not end within {limit:?}");
+        Err(kube::Error::Service(text.into()))
+    })
 }
 
 #[cfg(test)]

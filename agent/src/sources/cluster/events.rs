@@ -11,6 +11,7 @@ use sidetrack_base::runtime::sleep_until;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::warn;
 
+use super::client::whole;
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::PodEvent;
 
@@ -177,7 +178,7 @@ async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>
             }
         };
         let (pod, reason) = (&outgoing.pod, &outgoing.event.reason);
-        if let Err(error) = outgoing.recorder.publish(&outgoing.event, pod).await {
+        if let Err(error) = whole(outgoing.recorder.publish(&outgoing.event, pod)).await {
             let pod = format!("{}/{}", text(&pod.namespace), text(&pod.name));
             match outgoing.failures.pause_after(&error) {
                 Some(pause) if delayed.len() < QUEUE => {

@@ -16,6 +16,8 @@ use sidetrack_policy::{
 use tokio::{sync::watch, time::timeout};
 use tracing::{debug, warn};
 
+use super::client::whole;
+
 /// The pods whose annotation is not as it should be.
 pub type Redirections = BTreeMap<PodRef, Redirection>;
 
@@ -81,6 +83,6 @@ async fn write(client: &Client, pod: &PodRef, wanted: &Redirection) -> Result<()
         .map_err(kube::Error::BuildRequest)?;
     let accept = METADATA.parse().expect("a header's value");
     request.headers_mut().insert("accept", accept);
-    let _: IgnoredAny = client.request(request).await?;
+    let _: IgnoredAny = whole(client.request(request)).await?;
     Ok(())
 }

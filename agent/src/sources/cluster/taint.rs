@@ -10,6 +10,8 @@ use kube::{
 use serde_json::json;
 use tracing::{info, warn};
 
+use super::client::whole;
+
 /// The taint's key. Nodes are created with it, for example by kubelet's `--register-with-taints`.
 pub const TAINT: &str = "sidetrack.dev/not-ready";
 
@@ -23,7 +25,7 @@ pub async fn remove_taint(client: Client, node: String) {
     let nodes: Api<Node> = Api::all(client);
     let mut last_problem = None;
     loop {
-        let pause = match remove(&nodes, &node).await {
+        let pause = match whole(remove(&nodes, &node)).await {
             Ok(removed) => {
                 if removed {
                     info!(node, "taint {TAINT} removed: pods may come");

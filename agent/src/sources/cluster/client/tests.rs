@@ -2,14 +2,17 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Result;
 use sidetrack_policy::facts::ObjectFacts;
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 use super::{
     super::{
         pauses::Backoff,
         watch::{Target, Timeouts, Update, Watch},
     },
-    connect,
+    connect, whole_within,
 };
 use sidetrack_base::runtime::block_on;
 
@@ -47,6 +50,28 @@ fn a_server_that_accepts_and_never_answers_is_a_problem_in_time() {
     });
     let text = text.unwrap().unwrap();
     assert!(text.contains("timed out"), "{text}");
+}
+
+#[test]
+fn an_answer_that_never_ends_is_a_problem_in_time() {
+    let text = block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let client = connect(&config(listener.local_addr()?), ANSWER)?;
+        let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
+        let server = async {
+            let (mut connection, _) = listener.accept().await?;
+            let mut head = [0; 4096];
+            let _ = connection.read(&mut head).await?;
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{";
+            connection.write_all(answer).await?;
+            Ok::<_, std::io::Error>(connection)
+        };
+        let (connection, answer) = tokio::join!(server, whole_within(ANSWER, nodes.get("node")));
+        connection?;
+        anyhow::Ok(answer.map(drop).unwrap_err().to_string())
+    });
+    let text = text.unwrap().unwrap();
+    assert!(text.contains("did not end within 300ms"), "{text}");
 }
 
 #[test]
