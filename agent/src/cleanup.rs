@@ -31,6 +31,9 @@ pub struct Removed {
     pub other: Vec<PathBuf>,
     /// Entries sidetrack did not create, or that another agent uses; they stay.
     pub left: Vec<PathBuf>,
+    /// Why the CNI plugin's entry may still be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 impl Removed {
@@ -41,6 +44,7 @@ impl Removed {
             plugin: Vec::new(),
             other: all.directories,
             left: all.remaining,
+            problem: None,
         }
     }
 
@@ -63,9 +67,12 @@ impl Removed {
 /// If an agent runs, or something cannot be removed.
 pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
     let (pins, lock) = take(bpffs, socket)?;
-    let entries = plugin_entries(cni_conf_dir, socket)?;
+    let mut entries = plugin_entries(cni_conf_dir, socket)?;
+    let mut problem = None;
     if let Some(conf_dir) = cni_conf_dir {
-        remove_entries(conf_dir, socket)?;
+        problem = remove_entries(conf_dir, socket).problem;
+        let remaining = plugin_entries(cni_conf_dir, socket)?.own;
+        entries.own.retain(|path| !remaining.contains(path));
     }
     let mut removed = match &lock {
         Some(_held) => {
@@ -75,6 +82,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         None => Removed::default(),
     };
     removed.add_entries(entries);
+    removed.problem = problem.map(|error| format!("{error:#}"));
     if remove_socket(socket)? {
         removed.other.push(socket.to_owned());
     }
@@ -95,14 +103,15 @@ pub fn preview(
     cni_conf_dir: Option<&Path>,
 ) -> Result<(Removed, Option<anyhow::Error>)> {
     let pins = Pins::new(bpffs)?;
-    let entries = plugin_entries(cni_conf_dir, socket)?;
+    let mut entries = plugin_entries(cni_conf_dir, socket)?;
+    let unread = entries.unread.take();
     let mut removed = Removed::of_layouts(layouts::list_everything(pins.root())?);
     removed.add_entries(entries);
     if is_socket(socket).unwrap_or_default() {
         removed.other.push(socket.to_owned());
     }
     removed.other.extend(state_files(socket));
-    Ok((removed, take(bpffs, socket).err()))
+    Ok((removed, take(bpffs, socket).err().or(unread)))
 }
 
 /// Takes what is to be removed: no agent uses it, and none starts with it as long as the lock is held. Nothing has to

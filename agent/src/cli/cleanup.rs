@@ -73,6 +73,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         output::remark(format!("cleanup would fail now: {error}"));
         return Ok(ExitCode::FAILURE);
     }
+    if let Some(problem) = &report.removed.problem {
+        output::remark(format!(
+            "the CNI plugin's entry may still be there, and then no pod starts on this node: {problem}"
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
     if options.stay {
         block_on(until_signal())??;
     }

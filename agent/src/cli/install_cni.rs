@@ -14,7 +14,7 @@ use sidetrack_base::duration::duration_within;
 use super::{SOCKET, output, pod_name};
 use crate::cni::{
     config::MAX_SECONDS,
-    install::{Entries, Entry, Installation},
+    install::{Entries, Entry, Installation, Work},
 };
 
 /// Where a network's plugins and configurations are. The agent has the same flags: given them, it
@@ -134,12 +134,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         &options.socket,
         None,
     );
-    let done = if options.remove {
-        installation.remove(options.keep_binary)?
+    let Work { done, problem } = if options.remove {
+        installation.remove(options.keep_binary)
     } else {
-        installation.install()?
+        installation.install()
     };
-    if done.is_empty() {
+    if done.is_empty() && problem.is_none() {
         output::print(if options.remove {
             "nothing to remove"
         } else {
@@ -148,6 +148,9 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     }
     for what in done {
         output::print(what)?;
+    }
+    if let Some(problem) = problem {
+        return Err(problem);
     }
     if options.remove && options.cni_conf_dir.exists() {
         for path in Entries::of_socket(&options.cni_conf_dir, &options.socket)?.other {

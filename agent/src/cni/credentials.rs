@@ -27,7 +27,15 @@ pub struct Credentials {
     pub secret: PathBuf,
 }
 
+const TOKEN: &str = "token";
+const AUTHORITY: &str = "ca.crt";
+
 impl Credentials {
+    /// The files of the Secret. The API server may issue another token.
+    pub(super) fn files(&self) -> [PathBuf; 2] {
+        [TOKEN, AUTHORITY].map(|name| self.secret.join(name))
+    }
+
     /// Writes the kubeconfig if it differs. Returns whether it did.
     ///
     /// # Errors
@@ -42,7 +50,7 @@ impl Credentials {
                 )
             })
         };
-        let (token, authority) = (read("token")?, read("ca.crt")?);
+        let (token, authority) = (read(TOKEN)?, read(AUTHORITY)?);
         let text = kubeconfig(&server()?, token.trim(), &authority);
         let path = conf_dir.join(FILE);
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {

@@ -10,11 +10,12 @@ mod unmaintained;
 
 use std::{
     fs::{self, File},
-    io::{self, Seek as _},
+    io::{self, Read as _, Seek as _},
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use self::conflist::NetworkConfig;
@@ -24,6 +25,47 @@ use super::{
     credentials::{self, Credentials},
 };
 use sidetrack_base::files::{self, replace};
+
+/// The longest network configuration that is read. Those that people have are of a few KiB.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Whether this process may still put the entry in place; held while it does. It does not cover the binary: where only the
+/// disk of plugins hangs, the entry can still be removed.
+pub static WRITES: Mutex<Writes> = Mutex::new(Writes::Allowed);
+
+/// See [`WRITES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// It may.
+    Allowed,
+    /// The entry was removed for an uninstall.
+    Ended,
+}
+
+/// What was done in files that others write as well, and what was not.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// What was done, in words; nothing if all was there.
+    pub done: Vec<String>,
+    /// The first thing that could not be done.
+    pub problem: Option<Error>,
+}
+
+impl Work {
+    /// Notes what was done or why it was not; answers whether there is no problem with it.
+    fn note(&mut self, step: Result<Option<String>>) -> bool {
+        match step {
+            Ok(done) => {
+                self.done.extend(done);
+                true
+            }
+            Err(error) => {
+                self.problem.get_or_insert(error);
+                false
+            }
+        }
+    }
+}
 
 /// Where the plugin is installed, and how it is configured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,24 +81,25 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// Puts everything in place. Returns what was done, in words; nothing if all was there.
-    ///
-    /// # Errors
-    /// If something cannot be put in place; what was there stays.
-    pub fn install(&self) -> Result<Vec<String>> {
-        let mut done = Vec::new();
-        // The binary first, because the entry names it.
-        if let Some(path) = self.put_binary()? {
-            done.push(format!("put {}", path.display()));
+    /// Puts everything in place. What cannot be put in place stays as it was.
+    #[must_use]
+    pub fn install(&self) -> Work {
+        let mut work = Work::default();
+        // The binary first, because the entry names it. One that was there before serves until it can be replaced.
+        if !work.note(self.put_binary()) && !files::is_executable(&self.binary()) {
+            return work;
         }
-        done.extend(self.put_entry()?);
+        let writes = WRITES.lock();
+        if *writes == Writes::Ended || !self.put_entry(&mut work) {
+            return work;
+        }
         // Last: without them the entry works, except where sidetrack is uninstalled and no agent removes it.
-        if let Some(credentials) = &self.credentials
-            && credentials.put(&self.conf_dir)?
-        {
-            done.push(format!("put {}", self.kubeconfig().display()));
+        if let Some(credentials) = &self.credentials {
+            let put = credentials.put(&self.conf_dir);
+            let put = put.map(|put| put.then(|| format!("put {}", self.kubeconfig().display())));
+            work.note(put);
         }
-        Ok(done)
+        work
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -67,7 +110,7 @@ impl Installation {
         self.bin_dir.join(TYPE)
     }
 
-    fn put_binary(&self) -> Result<Option<PathBuf>> {
+    fn put_binary(&self) -> Result<Option<String>> {
         if !self.bin_dir.is_dir() {
             bail!(
                 "{} is not a directory; pass the one with the network's plugins to --cni-bin-dir",
@@ -82,94 +125,141 @@ impl Installation {
         }
         own.rewind().context("read this program")?;
         files::replace_by_copy(&path, &mut own, 0o755)?;
-        Ok(Some(path))
+        Ok(Some(format!("put {}", path.display())))
     }
 
-    fn put_entry(&self) -> Result<Option<String>> {
-        let Some((path, mut config)) = self.active()? else {
-            bail!(
+    /// Adds the entry to the configuration that runtimes use. Answers whether it is in one.
+    fn put_entry(&self, work: &mut Work) -> bool {
+        let (used, before) = match self.active() {
+            Ok(Active { used, before }) => (used, before),
+            Err(error) => (None, Some(error)),
+        };
+        let is_added = match used {
+            Some((path, config)) => work.note(self.add_to(&path, config)),
+            None => false,
+        };
+        work.note(match before {
+            Some(problem) => Err(problem),
+            None if is_added || work.problem.is_some() => Ok(None),
+            None => Err(anyhow!(
                 "no network configuration is in {} yet; the plugin is added as soon as the network's own is there",
                 self.conf_dir.display()
-            );
-        };
+            )),
+        });
+        is_added
+    }
+
+    fn add_to(&self, path: &Path, mut config: NetworkConfig) -> Result<Option<String>> {
+        let was_there = config.has_plugin();
         let context = || format!("add the plugin to {}", path.display());
         if !config.put(&self.entry).with_context(context)? {
             return Ok(None);
         }
-        if config.is_list() {
-            replace(&path, config.text().as_bytes(), files::mode(&path))?;
-            return Ok(Some(format!("added to {}", path.display())));
+        if !config.is_list() {
+            return single::replace_by_list(path, &config).map(Some);
         }
-        single::replace_by_list(&path, &config).map(Some)
+        if !was_there {
+            single::discard_saved(path)?;
+        }
+        replace(path, config.text().as_bytes(), files::mode(path))?;
+        Ok(Some(format!("added to {}", path.display())))
     }
 
-    /// The configuration that runtimes use: the first valid one by name. If it replaced another file, and
-    /// another program has written that file again, it is that file.
-    fn active(&self) -> Result<Option<(PathBuf, NetworkConfig)>> {
+    /// What runtimes use: the first valid configuration by name. If it replaced another file, and another program has
+    /// written that file again, it is that file.
+    fn active(&self) -> Result<Active> {
+        let mut before = None;
         for path in self.configurations()? {
-            match fs::read(&path) {
-                Ok(text) => match NetworkConfig::parse(&path, &text) {
-                    Ok(config) => {
-                        return Ok(Some(single::rewritten(&path).unwrap_or((path, config))));
+            let problem = match read(&path) {
+                Ok(None) => continue,
+                Ok(Some(text)) => match NetworkConfig::parse(&path, &text) {
+                    Ok(config) if config.has_plugins() => {
+                        let used = single::rewritten(&path).unwrap_or((path, config));
+                        return Ok(Active {
+                            used: Some(used),
+                            before,
+                        });
                     }
+                    Ok(_) => anyhow!("{} has no plugins in it", path.display()),
                     // Some runtimes skip it as well; others use no configuration while it exists.
-                    Err(error) => tracing::debug!("{}: {error:#}", path.display()),
+                    Err(error) => {
+                        tracing::debug!("{}: {error:#}", path.display());
+                        continue;
+                    }
                 },
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    return Err(error).with_context(|| format!("read {}", path.display()));
-                }
-            }
+                Err(error) => error,
+            };
+            before.get_or_insert(problem.context(
+                "the container runtime may use a network configuration that sidetrack cannot add its plugin to, and then pods start without it: remove that file, or give it a name that sorts last",
+            ));
         }
-        Ok(None)
+        Ok(Active { used: None, before })
     }
 
     fn configurations(&self) -> Result<Vec<PathBuf>> {
         configurations(&self.conf_dir)
     }
 
-    /// Removes this agent's entries, and the plugin unless another agent's entry needs it. Returns what was done,
-    /// in words.
-    ///
-    /// # Errors
-    /// If something cannot be removed.
-    pub fn remove(&self, keep_binary: bool) -> Result<Vec<String>> {
+    /// Removes this agent's entries, and the plugin unless another agent's entry needs it.
+    #[must_use]
+    pub fn remove(&self, keep_binary: bool) -> Work {
         let socket = self.entry.socket();
-        let mut done = remove_entries(&self.conf_dir, socket)?;
-        let binary = self.binary();
-        let needed = !Entries::of_socket(&self.conf_dir, socket)?.other.is_empty();
-        if !keep_binary && !needed && binary.exists() {
-            fs::remove_file(&binary).with_context(|| format!("remove {}", binary.display()))?;
-            done.push(format!("removed {}", binary.display()));
+        let mut work = remove_entries(&self.conf_dir, socket);
+        // What could not be read or written may need it.
+        if !keep_binary && work.problem.is_none() {
+            work.note(self.remove_binary());
         }
-        Ok(done)
+        work
+    }
+
+    fn remove_binary(&self) -> Result<Option<String>> {
+        let binary = self.binary();
+        let entries = Entries::of_socket(&self.conf_dir, self.entry.socket())?;
+        if !entries.other.is_empty() || !binary.exists() {
+            return Ok(None);
+        }
+        fs::remove_file(&binary).with_context(|| format!("remove {}", binary.display()))?;
+        Ok(Some(format!("removed {}", binary.display())))
     }
 }
 
+/// Which configuration runtimes use.
+struct Active {
+    /// The first one that can have the plugin.
+    used: Option<(PathBuf, NetworkConfig)>,
+    /// That another one, which sorts before it, may be what they use.
+    before: Option<Error>,
+}
+
 /// Removes the entries that ask the agent on this socket, and the credentials unless another agent's entry needs
-/// them; the binary stays. Returns what was done, in words.
-///
-/// # Errors
-/// If something cannot be removed.
-pub fn remove_entries(conf_dir: &Path, socket: &Path) -> Result<Vec<String>> {
-    let mut done = Vec::new();
+/// them; the binary stays. A file that cannot be read or written keeps no other from being cleaned.
+#[must_use]
+pub fn remove_entries(conf_dir: &Path, socket: &Path) -> Work {
+    let mut work = Work::default();
     if !conf_dir.exists() {
-        return Ok(done);
+        return work;
     }
-    let mut needed = false;
-    for (path, mut config) in valid(conf_dir)? {
+    let found = match valid(conf_dir) {
+        Ok(found) => found,
+        Err(problem) => {
+            work.problem = Some(problem);
+            return work;
+        }
+    };
+    let mut needed = found.unread.is_some();
+    for (path, mut config) in found.valid {
         if config.remove(socket) {
-            done.push(single::restore(&path, &config)?);
+            needed |= !work.note(single::restore(&path, &config).map(Some));
         }
         needed |= config.needs(credentials::FILE);
     }
-    if !needed && Credentials::remove(conf_dir)? {
-        done.push(format!(
-            "removed {}",
-            conf_dir.join(credentials::FILE).display()
-        ));
+    if !needed {
+        let path = conf_dir.join(credentials::FILE);
+        let removed = Credentials::remove(conf_dir);
+        work.note(removed.map(|it| it.then(|| format!("removed {}", path.display()))));
     }
-    Ok(done)
+    work.note(found.unread.map_or(Ok(None), Err));
+    work
 }
 
 /// Configurations with the plugin's entry.
@@ -183,6 +273,8 @@ pub struct Entries {
     pub credentials: Option<PathBuf>,
     /// Whether another agent's entry needs them.
     pub needs_credentials: bool,
+    /// Why one of the files could not be read.
+    pub unread: Option<Error>,
 }
 
 impl Entries {
@@ -195,7 +287,9 @@ impl Entries {
         if !conf_dir.exists() {
             return Ok(all);
         }
-        for (path, mut config) in valid(conf_dir)? {
+        let found = valid(conf_dir)?;
+        all.unread = found.unread;
+        for (path, mut config) in found.valid {
             if config.remove(socket) {
                 all.own.push(path);
             } else if config.has_plugin() {
@@ -209,16 +303,55 @@ impl Entries {
     }
 }
 
-/// The configurations that can be parsed.
-fn valid(conf_dir: &Path) -> Result<Vec<(PathBuf, NetworkConfig)>> {
-    let mut found = Vec::new();
+/// The configurations of a directory.
+#[derive(Default)]
+struct Configurations {
+    /// Those that can be parsed.
+    valid: Vec<(PathBuf, NetworkConfig)>,
+    /// Why the first of those that are files cannot be read.
+    unread: Option<Error>,
+}
+
+fn valid(conf_dir: &Path) -> Result<Configurations> {
+    let mut found = Configurations::default();
     for path in configurations(conf_dir)? {
-        let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        if let Ok(config) = NetworkConfig::parse(&path, &text) {
-            found.push((path, config));
+        match read(&path) {
+            Ok(Some(text)) => {
+                if let Ok(config) = NetworkConfig::parse(&path, &text) {
+                    found.valid.push((path, config));
+                }
+            }
+            // The entry is never behind a link that leads nowhere: a write replaces the link.
+            Err(_) if !path.exists() => {}
+            Ok(None) => {}
+            Err(error) => drop(found.unread.get_or_insert(error)),
         }
     }
     Ok(found)
+}
+
+/// The text of a file; `None` if it has been removed.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let shown = path.display();
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            ensure!(
+                !path.is_symlink(),
+                "{shown} is a link to a file that this program does not see"
+            );
+            return Ok(None);
+        }
+        opened => opened.with_context(|| format!("read {shown}"))?,
+    };
+    let mut text = Vec::new();
+    file.take(MAX_BYTES + 1)
+        .read_to_end(&mut text)
+        .with_context(|| format!("read {shown}"))?;
+    ensure!(
+        text.len() as u64 <= MAX_BYTES,
+        "{shown} has more than {MAX_BYTES} bytes, which are read of a network configuration"
+    );
+    Ok(Some(text))
 }
 
 fn configurations(conf_dir: &Path) -> Result<Vec<PathBuf>> {
@@ -232,7 +365,9 @@ fn configurations(conf_dir: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir(conf_dir).with_context(list)? {
         let path = entry.with_context(list)?.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
-        if matches!(extension, Some("conf" | "conflist" | "json")) && path.is_file() {
+        // A link may lead to a file that only the runtime sees.
+        let is_file = path.is_file() || path.is_symlink() && !path.exists();
+        if matches!(extension, Some("conf" | "conflist" | "json")) && is_file {
             paths.push(path);
         }
     }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sidetrack_datapath::foreign_files::Job;
 
-use super::install::{Installation, Unmaintained, keeper::Keeper};
+use super::install::{Installation, Unmaintained, WRITES, Work, Writes, keeper::Keeper};
 
 /// What the agent does about the CNI plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +32,16 @@ pub struct State {
     pub problem: Option<String>,
     /// What was done, in words.
     pub done: Vec<String>,
+}
+
+impl From<Work> for State {
+    fn from(Work { done, problem }: Work) -> Self {
+        Self {
+            in_place: problem.is_none(),
+            problem: problem.map(|error| format!("CNI plugin: {error:#}")),
+            done,
+        }
+    }
 }
 
 /// Removes the entry for an uninstall. The binary stays: CRI-O runs the plugins a pod was started with when it stops the
@@ -62,13 +72,10 @@ impl Job for Turn {
             (none, Plugin::Ignore(Some(found))) => none.insert(Remembered::Unmaintained(found)),
             (none, Plugin::Ignore(None)) => none.insert(Remembered::Nothing),
             (none, Plugin::Remove(installation)) => {
-                let done = installation.remove(true).map_err(in_words)?;
-                *none = Some(Remembered::Nothing);
-                let state = State {
-                    in_place: true,
-                    done,
-                    ..State::default()
-                };
+                let state = State::from(installation.remove(true));
+                if state.in_place {
+                    *none = Some(Remembered::Nothing);
+                }
                 return Ok((state, None));
             }
         };
@@ -97,22 +104,17 @@ impl Job for Turn {
 
 impl Job for Removal {
     const NAME: &'static str = "cni-plugin-removal";
-    type Answer = Vec<String>;
+    type Answer = State;
 
-    fn run(self) -> io::Result<(Vec<String>, Option<OwnedFd>)> {
-        // Not while a turn is writing.
-        let mut remembered = REMEMBERED.lock();
-        let done = match self.0 {
+    fn run(self) -> io::Result<(State, Option<OwnedFd>)> {
+        // Not while a turn is writing; one that comes later puts nothing back.
+        let mut writes = WRITES.lock();
+        *writes = Writes::Ended;
+        let work = match self.0 {
             Plugin::Keep(plugin) | Plugin::Remove(plugin) => plugin.remove(true),
             Plugin::Ignore(Some(found)) => found.remove(),
-            Plugin::Ignore(None) => Ok(Vec::new()),
+            Plugin::Ignore(None) => Work::default(),
         };
-        // A turn that comes later puts nothing back.
-        *remembered = Some(Remembered::Nothing);
-        Ok((done.map_err(in_words)?, None))
+        Ok((work.into(), None))
     }
-}
-
-fn in_words(error: anyhow::Error) -> io::Error {
-    io::Error::other(format!("{error:#}"))
 }

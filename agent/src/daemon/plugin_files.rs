@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use sidetrack_datapath::foreign_files;
 use tokio::sync::oneshot;
 use tracing::{error, info};
@@ -95,11 +95,14 @@ impl PluginFiles {
 /// Removes the plugin's entry for an uninstall.
 pub(super) async fn remove(plugin: &Plugin) -> Result<()> {
     let removal = Removal(plugin.clone());
-    let (done, _) = foreign_files::ask(HOLDER, &removal, REMOVAL_TIMEOUT)
+    let then = "remove the CNI plugin's entry: until it is gone no pod can start on this node";
+    let (state, _) = foreign_files::ask(HOLDER, &removal, REMOVAL_TIMEOUT)
         .await
-        .context("remove the CNI plugin's entry: until it is gone no pod can start on this node")?;
-    for what in done {
+        .context(then)?;
+    for what in state.done {
         info!("CNI plugin: {what}");
     }
-    Ok(())
+    state
+        .problem
+        .map_or(Ok(()), |problem| Err(anyhow!(problem).context(then)))
 }

@@ -102,12 +102,11 @@ impl NetworkConfig {
             .extension()
             .is_some_and(|extension| extension == "conflist");
         if list {
-            let plugins = fields.remove("plugins").context("it has no plugins")?;
-            let plugins: Vec<Box<RawValue>> =
-                serde_json::from_str(plugins.get()).context("its plugins are no list")?;
-            if plugins.is_empty() {
-                bail!("it has no plugins");
-            }
+            let plugins = fields.remove("plugins");
+            let plugins = plugins.map(|raw| serde_json::from_str(raw.get()));
+            let plugins: Option<Vec<Box<RawValue>>> =
+                plugins.transpose().context("its plugins are no list")?;
+            let plugins = plugins.unwrap_or_default();
             return Ok(Self {
                 fields,
                 plugins,
@@ -119,12 +118,17 @@ impl NetworkConfig {
         }
         let single: Box<RawValue> =
             serde_json::from_slice(text).context("not a network configuration")?;
-        fields.retain(|name, _| matches!(name.as_str(), "name" | "cniVersion"));
+        fields.retain(|name, _| matches!(name.as_str(), "name" | "cniVersion" | "cniVersions"));
         Ok(Self {
             fields,
             plugins: vec![single],
             list,
         })
+    }
+
+    /// Whether there are any. A list may have all of them in files of a directory with its name (libcni 1.3).
+    pub fn has_plugins(&self) -> bool {
+        !self.plugins.is_empty()
     }
 
     /// Whether it was a list already.
@@ -134,12 +138,11 @@ impl NetworkConfig {
 
     /// Adds the plugin after all others. Returns whether that changed anything.
     pub fn put(&mut self, entry: &Entry) -> Result<bool> {
-        let version = self.fields.get("cniVersion").map(|raw| raw.get());
-        let version: Option<String> = version.and_then(|raw| serde_json::from_str(raw).ok());
-        let version = version.unwrap_or_else(|| "0.1.0".to_owned());
-        if !VERSIONS.contains(&version.as_str()) {
+        let versions = self.versions();
+        if !versions.iter().any(|it| VERSIONS.contains(&it.as_str())) {
             bail!(
-                "its cniVersion is {version}, which sidetrack does not support; it supports {}",
+                "its cniVersion is {}, which sidetrack does not support; it supports {}",
+                versions.join(", "),
                 VERSIONS.join(", ")
             );
         }
@@ -158,6 +161,20 @@ impl NetworkConfig {
         }
         self.plugins.push(to_raw_value(entry)?);
         Ok(true)
+    }
+
+    /// The versions that it is for; runtimes take the latest one that they support (`ConfListFromBytes` of libcni).
+    fn versions(&self) -> Vec<String> {
+        let list = self.fields.get("cniVersions").map(|raw| raw.get());
+        let list = list.and_then(|raw| serde_json::from_str(raw).ok());
+        let mut versions: Vec<String> = list.unwrap_or_default();
+        let one = self.fields.get("cniVersion").map(|raw| raw.get());
+        let one: Option<String> = one.and_then(|raw| serde_json::from_str(raw).ok());
+        versions.extend(one);
+        if versions.is_empty() {
+            versions.push("0.1.0".to_owned());
+        }
+        versions
     }
 
     /// Whether the plugin is in it.

@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Installation;
+use super::{Installation, Work};
+use crate::cni::credentials::Credentials;
 
 /// How long after a failure it is tried again although no file has changed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
@@ -25,7 +26,7 @@ pub struct Keeper {
 
 /// Differs when another program has written the file.
 #[derive(Debug, PartialEq, Eq)]
-struct FileState {
+pub(super) struct FileState {
     path: PathBuf,
     inode: u64,
     size: u64,
@@ -51,21 +52,12 @@ impl Keeper {
         if self.seen.as_ref() == Some(&now) && !due {
             return Vec::new();
         }
-        match self.installation.install() {
-            Ok(done) => {
-                self.problem = None;
-                // After a write the files are checked once more: another program may write at the
-                // same time.
-                self.seen = done.is_empty().then_some(now);
-                done
-            }
-            Err(error) => {
-                self.problem = Some(format!("CNI plugin: {error:#}"));
-                self.seen = Some(now);
-                self.retry_at = Instant::now() + RETRY_INTERVAL;
-                Vec::new()
-            }
-        }
+        let Work { done, problem } = self.installation.install();
+        self.problem = problem.map(|error| format!("CNI plugin: {error:#}"));
+        self.retry_at = Instant::now() + RETRY_INTERVAL;
+        // After a write the files are checked once more: another program may write at the same time.
+        self.seen = done.is_empty().then_some(now);
+        done
     }
 
     /// Whether everything was in place at the last check.
@@ -80,13 +72,20 @@ impl Keeper {
         self.problem.as_deref()
     }
 
-    fn file_states(&self) -> Vec<FileState> {
+    pub(super) fn file_states(&self) -> Vec<FileState> {
         let configurations = self.installation.configurations().unwrap_or_default();
         let all = configurations
             .into_iter()
-            .chain([self.installation.binary(), self.installation.kubeconfig()]);
+            .chain([self.installation.binary(), self.installation.kubeconfig()])
+            .chain(
+                self.installation
+                    .credentials
+                    .iter()
+                    .flat_map(Credentials::files),
+            );
         all.filter_map(|path| {
-            let meta = fs::metadata(&path).ok()?;
+            let meta = fs::metadata(&path).or_else(|_| fs::symlink_metadata(&path));
+            let meta = meta.ok()?;
             Some(FileState {
                 path,
                 inode: meta.ino(),

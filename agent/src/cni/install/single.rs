@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::conflist::NetworkConfig;
+use super::{conflist::NetworkConfig, read};
 use sidetrack_base::files::{self, replace};
 
 /// The suffix of the original that a list replaced.
@@ -44,15 +44,27 @@ pub(super) fn rewritten(list: &Path) -> Option<(PathBuf, NetworkConfig)> {
         if path == list || !with_suffix(&path, SAVED).exists() || !has_plugin(list) {
             return None;
         }
-        let config = NetworkConfig::parse(&path, &fs::read(&path).ok()?).ok()?;
+        let config = NetworkConfig::parse(&path, &read(&path).ok()??).ok()?;
         Some((path, config))
     })
 }
 
 /// Whether it is a list with the plugin in it.
 fn has_plugin(list: &Path) -> bool {
-    let config = fs::read(list).map(|text| NetworkConfig::parse(list, &text));
-    matches!(config, Ok(Ok(config)) if config.has_plugin())
+    let text = read(list).ok().flatten();
+    let config = text.and_then(|text| NetworkConfig::parse(list, &text).ok());
+    config.is_some_and(|config| config.has_plugin())
+}
+
+/// Another program has written the list itself: what was there before it is not to come back.
+pub(super) fn discard_saved(list: &Path) -> Result<()> {
+    for extension in ["conf", "json"] {
+        let saved = with_suffix(&list.with_extension(extension), SAVED);
+        if saved.exists() {
+            fs::remove_file(&saved).with_context(|| format!("remove {}", saved.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a configuration without the plugin, or puts the original back. Returns what was done, in words.

@@ -2,7 +2,8 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use tempfile::TempDir;
 
-use super::{Entries, Entry, Installation, Unmaintained, keeper::Keeper};
+use super::{Entries, Entry, Installation, Unmaintained, Work, keeper::Keeper};
+use crate::cni::credentials::Credentials;
 
 const CALICO: &str = r#"{
   "name": "k8s-pod-network",
@@ -16,6 +17,14 @@ const CALICO: &str = r#"{
 "#;
 const SINGLE: &str =
     r#"{"cniVersion": "0.3.1", "name": "net", "type": "bridge", "isGateway": true}"#;
+
+impl Work {
+    /// What was done, if nothing was left undone.
+    fn all_done(self) -> Vec<String> {
+        assert!(self.problem.is_none(), "{:#}", self.problem.unwrap());
+        self.done
+    }
+}
 
 struct Node {
     dir: TempDir,
@@ -65,7 +74,7 @@ impl Node {
 fn the_plugin_is_added_after_the_others_and_removed() {
     let node = Node::new("10-calico.conflist", CALICO);
     fs::write(node.dir.path().join("net.d/99-loopback.conf"), SINGLE).unwrap();
-    assert_eq!(node.installation.install().unwrap().len(), 2);
+    assert_eq!(node.installation.install().all_done().len(), 2);
     assert_eq!(
         node.types("10-calico.conflist"),
         ["calico", "portmap", "sidetrack-cni"]
@@ -79,26 +88,26 @@ fn the_plugin_is_added_after_the_others_and_removed() {
         fs::metadata(&binary).unwrap().permissions().mode() & 0o777,
         0o755
     );
-    assert!(node.installation.install().unwrap().is_empty(), "twice");
+    assert!(node.installation.install().all_done().is_empty(), "twice");
     assert_eq!(node.files().len(), 2, "no temporary file remains");
 
-    assert_eq!(node.installation.remove(false).unwrap().len(), 2);
+    assert_eq!(node.installation.remove(false).all_done().len(), 2);
     assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
     assert!(!binary.exists());
-    assert!(node.installation.remove(false).unwrap().is_empty());
+    assert!(node.installation.remove(false).all_done().is_empty());
 }
 
 #[test]
 fn a_single_plugin_becomes_a_list_and_is_restored() {
     let node = Node::new("10-net.conf", SINGLE);
-    node.installation.install().unwrap();
+    node.installation.install().all_done();
     assert_eq!(
         node.files(),
         ["10-net.conf.sidetrack-saved", "10-net.conflist"]
     );
     assert_eq!(node.types("10-net.conflist"), ["bridge", "sidetrack-cni"]);
-    assert!(node.installation.install().unwrap().is_empty());
-    node.installation.remove(true).unwrap();
+    assert!(node.installation.install().all_done().is_empty());
+    node.installation.remove(true).all_done();
     assert_eq!(node.files(), ["10-net.conf"]);
     assert_eq!(node.read("10-net.conf"), SINGLE);
     assert!(node.installation.binary().exists(), "kept");
@@ -121,7 +130,7 @@ fn a_rewritten_single_plugin_becomes_a_list_again() {
         // Rewritten once more, without a check before the removal.
         let last = SINGLE.replace("bridge", "macvlan");
         fs::write(node.dir.path().join("net.d").join(file), &last).unwrap();
-        node.installation.remove(false).unwrap();
+        node.installation.remove(false).all_done();
         assert_eq!(node.files(), [file]);
         assert_eq!(node.read(file), last);
     }
@@ -131,9 +140,142 @@ fn a_rewritten_single_plugin_becomes_a_list_again() {
 fn a_list_beside_the_single_plugin_stays() {
     let node = Node::new("10-net.conf", SINGLE);
     fs::write(node.dir.path().join("net.d/10-net.conflist"), CALICO).unwrap();
-    let refused = node.installation.install().unwrap_err().to_string();
+    let refused = node.installation.install().problem.unwrap().to_string();
     assert!(refused.contains("remove one of the two"), "{refused}");
     assert_eq!(node.read("10-net.conflist"), CALICO);
+}
+
+/// The network was upgraded, and has a list of its own now.
+#[test]
+fn a_list_that_the_network_wrote_itself_stays() {
+    for file in ["10-net.conf", "10-net.json"] {
+        let node = Node::new(file, SINGLE);
+        node.installation.install().all_done();
+        fs::write(node.dir.path().join("net.d/10-net.conflist"), CALICO).unwrap();
+        node.installation.install().all_done();
+        node.installation.remove(true).all_done();
+        assert_eq!(node.files(), ["10-net.conflist"]);
+        assert_eq!(node.types("10-net.conflist"), ["calico", "portmap"]);
+    }
+}
+
+/// The entry is in the next one, which some runtimes use; others start pods without it.
+#[test]
+fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
+    let write = |text: &'static str| move |path: &Path| fs::write(path, text).unwrap();
+    let long = |path: &Path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap();
+    let link = |path: &Path| std::os::unix::fs::symlink("/nonexistent/file", path).unwrap();
+    let cases: [(&dyn Fn(&Path), &str); 4] = [
+        (
+            &write(r#"{"cniVersion": "1.1.0", "name": "a"}"#),
+            "has no plugins in it",
+        ),
+        (
+            &write(r#"{"name": "a", "plugins": []}"#),
+            "has no plugins in it",
+        ),
+        (&long, "has more than"),
+        (&link, "is a link to a file that this program does not see"),
+    ];
+    for (make, part) in cases {
+        let node = Node::new("10-calico.conflist", CALICO);
+        let first = node.dir.path().join("net.d/05-a.conflist");
+        make(&first);
+        let mut keeper = Keeper::new(node.installation.clone());
+        for _ in 0..2 {
+            keeper.turn();
+            let problem = keeper.problem().unwrap();
+            let is_named = problem.contains("05-a.conflist") && problem.contains(part);
+            assert!(
+                is_named && problem.contains("remove that file"),
+                "{problem}"
+            );
+            assert!(!keeper.is_in_place());
+        }
+        assert_eq!(node.types("10-calico.conflist").len(), 3);
+        fs::remove_file(first).unwrap();
+        keeper.turn();
+        keeper.turn();
+        assert!(keeper.is_in_place() && keeper.problem().is_none());
+    }
+}
+
+#[test]
+fn a_version_of_several_is_enough() {
+    let several = CALICO.replace(
+        r#""cniVersion": "0.3.1""#,
+        r#""cniVersions": ["1.1.0", "9.0.0"]"#,
+    );
+    let node = Node::new("10-calico.conflist", &several);
+    node.installation.install().all_done();
+    assert_eq!(node.types("10-calico.conflist").len(), 3);
+    assert!(
+        node.read("10-calico.conflist")
+            .contains(r#"["1.1.0", "9.0.0"]"#)
+    );
+    let other = Node::new("10-calico.conflist", &several.replace(r#""1.1.0", "#, ""));
+    let problem = other.installation.install().problem.unwrap();
+    assert!(
+        format!("{problem:#}").contains("cniVersion is 9.0.0, which"),
+        "{problem:#}"
+    );
+}
+
+/// Its disk is full, or nobody may write there.
+#[test]
+fn a_binary_that_cannot_be_replaced_keeps_the_entry_maintained() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    node.installation.install().all_done();
+    let binary = node.installation.binary();
+    fs::write(&binary, "an earlier one").unwrap();
+    // What the new one is written to first.
+    let temporary = sidetrack_base::files::temporary(&binary);
+    fs::create_dir(&temporary).unwrap();
+    fs::write(node.dir.path().join("net.d/10-calico.conflist"), CALICO).unwrap();
+    let Work { done, problem } = node.installation.install();
+    assert_eq!(done.len(), 1, "{done:?}");
+    assert_eq!(node.types("10-calico.conflist").len(), 3);
+    assert!(format!("{:#}", problem.unwrap()).contains("sidetrack-cni"));
+    // Without any binary the entry would keep pods from starting.
+    fs::remove_file(&binary).unwrap();
+    fs::write(node.dir.path().join("net.d/10-calico.conflist"), CALICO).unwrap();
+    assert!(node.installation.install().problem.is_some());
+    assert_eq!(node.types("10-calico.conflist").len(), 2);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_keeps_no_other_from_being_cleaned() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    node.installation.install().all_done();
+    let unread = node.dir.path().join("net.d/05-x.conf");
+    fs::File::create(&unread).unwrap().set_len(1 << 40).unwrap();
+    let link = node.dir.path().join("net.d/06-x.conf");
+    std::os::unix::fs::symlink("/nonexistent", link).unwrap();
+    let Work { done, problem } = node.installation.remove(false);
+    assert_eq!(done.len(), 1, "{done:?}");
+    assert!(format!("{:#}", problem.unwrap()).contains("05-x.conf"));
+    assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
+    assert!(node.installation.binary().exists(), "it may be needed");
+    fs::remove_file(unread).unwrap();
+    assert_eq!(node.installation.remove(false).all_done().len(), 1);
+    assert!(!node.installation.binary().exists());
+}
+
+/// The API server issued another one, as after a rotation of its keys.
+#[test]
+fn another_token_is_noticed() {
+    let mut node = Node::new("10-calico.conflist", CALICO);
+    let secret = node.dir.path().join("secret");
+    fs::create_dir(&secret).unwrap();
+    fs::write(secret.join("token"), "one").unwrap();
+    fs::write(secret.join("ca.crt"), "authority").unwrap();
+    node.installation.credentials = Some(Credentials {
+        secret: secret.clone(),
+    });
+    let keeper = Keeper::new(node.installation.clone());
+    let before = keeper.file_states();
+    fs::write(secret.join("token"), "another").unwrap();
+    assert_ne!(keeper.file_states(), before);
 }
 
 #[test]
@@ -166,7 +308,7 @@ fn changes_by_others_are_repaired() {
     keeper.turn();
     assert!(node.read("05-other.conflist").contains("/run/s.sock"));
     assert_eq!(keeper.problem(), None);
-    assert_eq!(node.installation.remove(false).unwrap().len(), 3);
+    assert_eq!(node.installation.remove(false).all_done().len(), 3);
 }
 
 #[test]
@@ -211,7 +353,7 @@ fn entries_of_another_agent_stay() {
     );
     let other = node.dir.path().join("net.d/20-other.conflist");
     fs::write(&other, &theirs).unwrap();
-    node.installation.install().unwrap();
+    node.installation.install().all_done();
     assert_eq!(
         node.types("10-calico.conflist").last().unwrap(),
         "sidetrack-cni"
@@ -220,16 +362,16 @@ fn entries_of_another_agent_stay() {
     let found = entries().unwrap();
     assert_eq!(found.credentials.as_ref(), Some(&credentials));
     assert!(found.needs_credentials && found.other == [other.clone()]);
-    assert_eq!(node.installation.remove(false).unwrap().len(), 1);
+    assert_eq!(node.installation.remove(false).all_done().len(), 1);
     assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
     assert_eq!(node.read("20-other.conflist"), theirs);
     assert!(credentials.exists() && node.installation.binary().exists());
     // The last one takes both along.
     fs::remove_file(&other).unwrap();
-    node.installation.install().unwrap();
+    node.installation.install().all_done();
     let found = entries().unwrap();
     assert!(found.credentials.is_some() && !found.needs_credentials);
-    assert_eq!(node.installation.remove(false).unwrap().len(), 3);
+    assert_eq!(node.installation.remove(false).all_done().len(), 3);
     assert!(!credentials.exists() && !node.installation.binary().exists());
 }
 
@@ -244,7 +386,7 @@ fn an_entry_that_nothing_maintains_is_a_problem() {
         found
     };
     assert_eq!(look("/run/s.sock").problem(), None);
-    node.installation.install().unwrap();
+    node.installation.install().all_done();
     let found = look("/run/s.sock");
     let problem = found.problem().unwrap();
     assert!(
@@ -252,6 +394,6 @@ fn an_entry_that_nothing_maintains_is_a_problem() {
         "{problem}"
     );
     assert_eq!(look("/run/other.sock").problem(), None);
-    assert_eq!(found.remove().unwrap().len(), 1);
+    assert_eq!(found.remove().all_done().len(), 1);
     assert_eq!(look("/run/s.sock").problem(), None);
 }

@@ -10,10 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Entries, remove_entries};
+use super::{Entries, Work, remove_entries};
 
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -85,11 +84,9 @@ impl Unmaintained {
         self.problem.as_deref()
     }
 
-    /// Removes the entries. Returns what was done, in words.
-    ///
-    /// # Errors
-    /// If something cannot be removed.
-    pub fn remove(&self) -> Result<Vec<String>> {
+    /// Removes the entries.
+    #[must_use]
+    pub fn remove(&self) -> Work {
         remove_entries(&self.conf_dir, &self.socket)
     }
 }
