@@ -97,7 +97,22 @@ fn the_webhook_asks_for_nothing() {
         assert_eq!(service["name"], there["metadata"]["name"]);
         assert_eq!(service["port"], there["spec"]["ports"][0]["port"]);
     }
-    assert!(webhooks_for(&objects, "CREATE").all(|webhook| webhook["failurePolicy"] == "Fail"));
+    for webhook in webhooks_for(&objects, "CREATE") {
+        assert_eq!(webhook["failurePolicy"], "Fail");
+        // No other pod waits for the webhook: its own network's would wait for ever.
+        let condition = webhook["matchConditions"][0]["expression"].as_str();
+        let named = condition.is_some_and(|it| {
+            let mut meshes = [
+                "istio-init",
+                "linkerd-init",
+                "kuma-init",
+                "consul-connect-inject-init",
+            ]
+            .iter();
+            meshes.all(|name| it.contains(&format!("'{name}'")))
+        });
+        assert!(named, "{condition:?}");
+    }
     // Updates of pods are never in the way.
     let updates: Vec<_> = webhooks_for(&objects, "UPDATE").collect();
     assert_eq!(updates.len(), 1);
