@@ -6,7 +6,7 @@ use std::{
     os::{
         fd::AsRawFd as _,
         unix::ffi::OsStrExt as _,
-        unix::fs::{FileTypeExt as _, PermissionsExt as _},
+        unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -59,7 +59,38 @@ const MAX_LISTED: usize = 64;
 #[derive(Debug)]
 pub struct Socket {
     listener: Arc<UnixListener>,
-    _file: RemoveOnDrop,
+    file: RemoveOnDrop,
+}
+
+/// The file of a bound socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::symlink_metadata(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            device: meta.dev(),
+            inode: meta.ino(),
+        })
+    }
+
+    /// Whether clients still find it. A directory that was removed on the node, and made again, is another one.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        Self::of(&self.path).is_ok_and(|found| found == *self)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Socket {
@@ -74,13 +105,20 @@ impl Socket {
         }
         let listener =
             UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
-        let file = RemoveOnDrop(path.to_owned());
+        let file = SocketFile::of(path).with_context(|| format!("look at {}", path.display()))?;
+        let file = RemoveOnDrop(file);
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))
             .with_context(|| format!("set the mode of {}", path.display()))?;
         Ok(Self {
             listener: Arc::new(listener),
-            _file: file,
+            file,
         })
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> &SocketFile {
+        &self.file.0
     }
 
     /// Answers that the agent is starting, until the task is aborted.
@@ -91,7 +129,10 @@ impl Socket {
 
     /// Serves until dropped; `more` are routes of other modules.
     pub async fn serve(self, status: Arc<Status>, more: Router) {
-        let Self { listener, _file } = self;
+        let Self {
+            listener,
+            file: _file,
+        } = self;
         let router = Router::new()
             .route("/v1/status", get(agent))
             .route("/v1/events", get(events))
@@ -191,11 +232,13 @@ pub fn remove_socket(path: &Path) -> Result<bool> {
 }
 
 #[derive(Debug)]
-struct RemoveOnDrop(PathBuf);
+struct RemoveOnDrop(SocketFile);
 
 impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if self.0.is_there() {
+            let _ = fs::remove_file(self.0.path());
+        }
     }
 }
 

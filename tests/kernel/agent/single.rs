@@ -35,6 +35,25 @@ fn a_second_agent_is_refused() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(one_whose_socket_is_removed_ends);
+/// Nobody would find it, and no pod would start. The next one has a socket again.
+fn one_whose_socket_is_removed_ends() -> Result<()> {
+    let lab = Lab::new()?;
+    let mut agent = Agent::start(lab.places())?;
+    // Another one in its place is not removed with the agent.
+    fs::remove_file(&lab.places().socket)?;
+    let _another = UnixListener::bind(&lab.places().socket)?;
+    eventually(Duration::from_secs(10), || {
+        ensure!(agent.has_ended()?, "it runs");
+        Ok(())
+    })?;
+    let log = lab.places().log();
+    ensure!(log.contains("was removed or replaced"), "{log}");
+    fs::remove_file(&lab.places().socket)?;
+    Agent::start(lab.places())?;
+    Ok(())
+}
+
 kernel_test!(one_that_is_stopped_is_an_agent_too);
 /// The first one's queue of connections is full, so that connect would wait.
 fn one_that_is_stopped_is_an_agent_too() -> Result<()> {
