@@ -24,7 +24,7 @@ use super::{
 use crate::{
     cni::{
         credentials::{self, Credentials},
-        install::{Installation, Unmaintained},
+        install::{Installation, Mount, Unmaintained},
         upkeep::Plugin,
     },
     daemon::{self, Config, Pods},
@@ -150,6 +150,15 @@ struct PluginFlags {
     /// look for a leftover plugin entry [default: /etc/cni/net.d]
     #[arg(long, value_name = "PATH")]
     cni_node_conf_dir: Option<PathBuf>,
+    /// The directory of --cni-bin-dir as the node sees it, if it is mounted elsewhere for the agent: if the node has
+    /// another one there, the agent ends, and the next one has it mounted
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "cni_bin_dir",
+        hide_short_help = true
+    )]
+    cni_node_bin_dir: Option<PathBuf>,
     #[command(flatten)]
     cni: CniFlags,
 }
@@ -267,6 +276,19 @@ impl PluginFlags {
                 secret: secret.clone(),
             });
         }
+        let mounts = [
+            (bin_dir, &self.cni_node_bin_dir),
+            (conf_dir, &self.cni_node_conf_dir),
+        ];
+        installation.mounts = mounts
+            .into_iter()
+            .filter_map(|(seen, on_node)| {
+                Some(Mount {
+                    seen: seen.clone(),
+                    on_node: on_node.clone()?,
+                })
+            })
+            .collect();
         if self.cni_remove {
             Plugin::Remove(installation)
         } else {

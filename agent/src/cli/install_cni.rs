@@ -69,6 +69,7 @@ impl CniFlags {
                 excluded,
             ),
             credentials: None,
+            mounts: Vec::new(),
         }
     }
 }

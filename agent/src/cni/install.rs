@@ -11,10 +11,15 @@ mod unmaintained;
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
+use nix::{
+    fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2},
+    sys::stat::Mode,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +83,38 @@ pub struct Installation {
     pub entry: Entry,
     /// What the plugin asks the API server with, if it can ask.
     pub credentials: Option<Credentials>,
+    /// What the directories are on the node, where the agent's container has them mounted.
+    pub mounts: Vec<Mount>,
+}
+
+/// A directory of the node that is mounted somewhere. The mount stays what it was, also where the node has another directory
+/// of that name, or its link leads elsewhere, as after an upgrade of k3s.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub seen: PathBuf,
+    /// The same as the node sees it.
+    pub on_node: PathBuf,
+}
+
+impl Mount {
+    /// Whether the node, whose files are below `root`, has this directory there; `None` if that is not known, as without
+    /// hostPID.
+    fn is_current(&self, root: &Path) -> Option<bool> {
+        let id = |file: File| {
+            let meta = file.metadata().ok()?;
+            Some((meta.dev(), meta.ino()))
+        };
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        // Links on the node begin at the node's root.
+        let how = OpenHow::new()
+            .flags(flags)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT);
+        let root = open(root, flags, Mode::empty()).ok()?;
+        let on_node = openat2(root, &self.on_node, how).ok()?;
+        let seen = open(&self.seen, flags, Mode::empty()).ok()?;
+        Some(id(seen.into())? == id(on_node.into())?)
+    }
 }
 
 impl Installation {

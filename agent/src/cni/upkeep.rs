@@ -1,6 +1,6 @@
 //! What an agent does about the plugin's files, by the helper: a disk that hangs keeps nothing in the agent from its turn.
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::OwnedFd, path::Path};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ pub struct State {
     pub problem: Option<String>,
     /// What was done, in words.
     pub done: Vec<String>,
+    /// Why the agent has to end and start again.
+    pub obsolete: Option<String>,
 }
 
 impl From<Work> for State {
@@ -40,6 +42,7 @@ impl From<Work> for State {
             in_place: problem.is_none(),
             problem: problem.map(|error| format!("CNI plugin: {error:#}")),
             done,
+            obsolete: None,
         }
     }
 }
@@ -84,6 +87,7 @@ impl Job for Turn {
                 done: keeper.turn(),
                 in_place: keeper.is_in_place(),
                 problem: keeper.problem().map(str::to_owned),
+                obsolete: keeper.obsolete(Path::new("/proc/1/root")),
             },
             Remembered::Unmaintained(found) => {
                 found.turn();

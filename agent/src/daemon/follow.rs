@@ -13,6 +13,7 @@ use tracing::error;
 
 use super::{inbox::Inbox, plugin_files::PluginFiles};
 use crate::observe::status::Status;
+use crate::server::control_socket::SocketFile;
 use crate::sources::{Source, cluster::taint::remove_taint};
 
 /// How often changes are looked for that cause no event.
@@ -24,6 +25,8 @@ pub(super) struct Follower {
     pub(super) settings: MeshSettings,
     pub(super) inbox: Arc<Inbox>,
     pub(super) status: Arc<Status>,
+    /// Where clients and the CNI plugin find the agent.
+    pub(super) socket: SocketFile,
     /// The CNI plugin's files.
     pub(super) plugin: PluginFiles,
     /// The node from which the taint is to be removed.
@@ -45,9 +48,18 @@ impl Follower {
                     if let Some(reason) = self.source.obsolete() {
                         bail!(reason);
                     }
+                    if !self.socket.is_there() {
+                        bail!(
+                            "{} was removed or replaced, so nobody finds this agent: the next one binds it again",
+                            self.socket.path().display()
+                        );
+                    }
                     self.look();
                     let is_ready = *ready.borrow();
                     self.keep_plugin(is_ready);
+                    if let Some(reason) = self.plugin.obsolete() {
+                        bail!(reason.to_owned());
+                    }
                 }
             }
             self.publish_problems();

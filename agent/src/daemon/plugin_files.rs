@@ -86,6 +86,11 @@ impl PluginFiles {
         self.state.in_place || matches!(self.plugin, Plugin::Ignore(_))
     }
 
+    /// Why the agent has to end and start again.
+    pub(super) fn obsolete(&self) -> Option<&str> {
+        self.state.obsolete.as_deref()
+    }
+
     /// What is wrong.
     pub(super) fn problem(&self) -> Option<&str> {
         self.state.problem.as_deref()

@@ -1,11 +1,12 @@
 //! An upgrade keeps interception, an uninstall removes it.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use lab::{
     agent::{Agent, Extra, Places},
     apiserver::{ApiServer, Request},
+    hanging::HangingFs,
     injected::{injected, namespace},
     network::Lab,
     runtime::Runtime,
@@ -133,6 +134,35 @@ fn an_uninstall_during_an_outage_leaves_nothing() -> Result<()> {
     agent.end(Signal::SIGTERM)?;
     let pins = lab.places().bpffs.join("sidetrack");
     ensure!(!pins.exists(), "{}", lab.places().log());
+    Ok(())
+}
+
+kernel_test!(an_uninstall_removes_the_entry_while_the_disk_of_plugins_hangs);
+fn an_uninstall_removes_the_entry_while_the_disk_of_plugins_hangs() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let runtime = Runtime::new(&lab)?;
+    let (bin, conf) = (runtime.bin(), runtime.conf());
+    let mut arguments = OF_DAEMONSET.to_vec();
+    arguments.extend(["--cni-bin-dir", &bin, "--cni-conf-dir", &conf]);
+    let extra = Extra {
+        arguments: &arguments,
+        ..of_daemonset(&api)
+    };
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    let has_entry = || Ok(runtime.read()?.to_string().contains("sidetrack-cni"));
+    wait_for(has_entry)?;
+    wait_watched(&api)?;
+    let _hanging = HangingFs::mount(Path::new(&bin))?;
+    eventually(Duration::from_secs(20), || {
+        let problems = lab.places().problems()?;
+        ensure!(problems.contains("disk does not answer"), "{problems}");
+        Ok(())
+    })?;
+    uninstall(&api)?;
+    wait_deletion_noticed(lab.places())?;
+    agent.end(Signal::SIGTERM)?;
+    ensure!(!has_entry()?, "{}", lab.places().log());
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,8 @@ pub struct Keeper {
     /// The files as they were at the last check.
     seen: Option<Vec<FileState>>,
     problem: Option<String>,
+    /// Mounts that were once what the node has there.
+    current: Vec<PathBuf>,
     /// When to try again after a failure.
     retry_at: Instant,
 }
@@ -41,6 +43,7 @@ impl Keeper {
             installation,
             seen: None,
             problem: None,
+            current: Vec::new(),
             retry_at: Instant::now(),
         }
     }
@@ -58,6 +61,25 @@ impl Keeper {
         // After a write the files are checked once more: another program may write at the same time.
         self.seen = done.is_empty().then_some(now);
         done
+    }
+
+    /// Why only another agent can maintain the installation: a restart mounts the directories anew. What has never been the
+    /// node's directory is no reason, because it would not be after a restart either. `root` has the node's files.
+    pub fn obsolete(&mut self, root: &Path) -> Option<String> {
+        for mount in &self.installation.mounts {
+            let (is_current, was_current) =
+                (mount.is_current(root), self.current.contains(&mount.seen));
+            if is_current == Some(false) && was_current {
+                let path = mount.on_node.display();
+                return Some(format!(
+                    "CNI plugin: the node has another directory {path} than when this agent started: the next one uses that"
+                ));
+            }
+            if is_current == Some(true) && !was_current {
+                self.current.push(mount.seen.clone());
+            }
+        }
+        None
     }
 
     /// Whether everything was in place at the last check.

@@ -2,7 +2,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use tempfile::TempDir;
 
-use super::{Entries, Entry, Installation, Unmaintained, Work, keeper::Keeper};
+use super::{Entries, Entry, Installation, Mount, Unmaintained, Work, keeper::Keeper};
 use crate::cni::credentials::Credentials;
 
 const CALICO: &str = r#"{
@@ -43,6 +43,7 @@ impl Node {
             conf_dir: dir.path().join("net.d"),
             entry: Entry::new(Path::new("/run/s.sock"), 10, vec!["kube-system".to_owned()]),
             credentials: None,
+            mounts: Vec::new(),
         };
         Self { dir, installation }
     }
@@ -276,6 +277,36 @@ fn another_token_is_noticed() {
     let before = keeper.file_states();
     fs::write(secret.join("token"), "another").unwrap();
     assert_ne!(keeper.file_states(), before);
+}
+
+#[test]
+fn another_directory_on_the_node_needs_another_agent() {
+    let mut node = Node::new("10-calico.conflist", CALICO);
+    let dir = node.dir.path().to_owned();
+    let (first, second) = (dir.join("first"), dir.join("second"));
+    let (link, elsewhere) = (dir.join("current"), dir.join("net.d"));
+    for path in [&first, &second] {
+        fs::create_dir(path).unwrap();
+    }
+    std::os::unix::fs::symlink(&first, &link).unwrap();
+    let mount = |seen: &Path, on_node: &Path| Mount {
+        seen: seen.to_owned(),
+        on_node: on_node.to_owned(),
+    };
+    // The second one was never the node's, and the third is not known.
+    node.installation.mounts = vec![
+        mount(&first, &link),
+        mount(&elsewhere, &second),
+        mount(&elsewhere, Path::new("/nonexistent")),
+    ];
+    let mut keeper = Keeper::new(node.installation);
+    let root = Path::new("/proc/self/root");
+    assert_eq!(keeper.obsolete(root), None);
+    fs::remove_file(&link).unwrap();
+    assert_eq!(keeper.obsolete(root), None, "not known");
+    std::os::unix::fs::symlink(&second, &link).unwrap();
+    let reason = keeper.obsolete(root).unwrap();
+    assert!(reason.contains(&*link.to_string_lossy()), "{reason}");
 }
 
 #[test]
