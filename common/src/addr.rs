@@ -126,6 +126,32 @@ impl Addr {
         Self::from_v6_be([a ^ zero, b ^ zero, c ^ zero, d ^ zero])
     }
 
+    /// The source of packets to `destination` of a socket that is bound to this address, or to none. An IPv6 socket that is
+    /// bound to an IPv6 address has another one in IPv4 (`LOOPBACK4_IPV6`, `__inet6_bind`, net/ipv6/af_inet6.c). `zero` is 0;
+    /// the kernel's verifier does not know that, and learns nothing of either address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn as_source_to(self, destination: Self, zero: u32) -> Self {
+        /// All bits unless the number is 0.
+        const fn unless_zero(number: u32, zero: u32) -> u32 {
+            let highest = number | number.wrapping_neg();
+            (highest.cast_signed() >> 31).cast_unsigned() ^ zero
+        }
+        let [a, b, c, d] = self.to_v6_be();
+        let to = destination.to_v6_be();
+        let to_v6 = unless_zero(to[0] | to[1] | (to[2] ^ MAPPED_WORD), zero);
+        let is_v6 = unless_zero(a | b | (c ^ MAPPED_WORD), zero);
+        let is_bound = unless_zero(a | b | c | d, zero);
+        let other = !to_v6 & is_v6 & is_bound;
+        let instead = Self::SELF_V4.to_v6_be();
+        Self::from_v6_be([
+            a & !other | instead[0] & other,
+            b & !other | instead[1] & other,
+            c & !other | instead[2] & other,
+            d & !other | instead[3] & other,
+        ])
+    }
+
     /// The sixteen octets, network byte order.
     #[inline(always)]
     #[must_use]

@@ -15,7 +15,7 @@ use lab::{
     agent::{Agent, Places},
     network::{GATEWAY, Lab, PodNet, manifest},
     product::sys,
-    protocol::{APP, Connected, Dial, PROXY, ROOT},
+    protocol::{APP, Connected, Dial, Identity, PROXY, ROOT},
     sidecar,
     udp::SendUdp,
     wait::eventually,
@@ -237,6 +237,41 @@ fn a_balancer_above_is_followed() -> Result<()> {
     }
     let rows = fixture.agent.places.map("HANDSHAKES")?;
     ensure!(rows.is_empty(), "{rows:?}");
+    Ok(())
+}
+
+kernel_test!(the_rules_see_what_a_balancer_has_translated);
+/// As with iptables, which does not see the address and port that the proxy has dialed.
+fn the_rules_see_what_a_balancer_has_translated() -> Result<()> {
+    let fixture = Fixture::new()?;
+    // Over lo it is not the proxy, whose user comes first.
+    let group = Identity {
+        gid: PROXY.gid,
+        ..APP
+    };
+    // Excluded ports, and where the proxy's and the application's connections to the service arrive.
+    let cases = [
+        ("80", 15006, APP_PORT),
+        ("8080", APP_PORT, 15001),
+        ("80,8080", APP_PORT, APP_PORT),
+    ];
+    for (ports, of_proxy, of_app) in cases {
+        let annotations = [("traffic.sidecar.istio.io/excludeOutboundPorts", ports)];
+        fixture.lab.enroll("app", &fixture.pod, &annotations)?;
+        for (family, vip) in VIP.into_iter().enumerate() {
+            let service = at(vip, 80);
+            for (user, dialed, by) in [
+                (&PROXY, service, of_proxy),
+                (&PROXY, at(POD[family], APP_PORT), of_proxy),
+                (&APP, service, of_app),
+                (&group, service, APP_PORT),
+            ] {
+                let connected = fixture.dial(Dial::new(user, dialed))?;
+                let case = format!("{ports} excluded, {user:?} to {dialed}");
+                ensure!(connected.accepted_by == by, "{case}: {connected:?}");
+            }
+        }
+    }
     Ok(())
 }
 

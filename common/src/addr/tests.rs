@@ -204,3 +204,20 @@ fn either_field_by_family() {
     assert_eq!(Addr::of_family(10, 9, v6), Addr::from_v6_be(v6));
     assert_eq!(Addr::of_family(2, 9, v6), Addr::from_v4_be(9));
 }
+
+#[test]
+fn the_source_of_an_ipv6_socket_in_ipv4() {
+    let (v4, v6) = (Addr::v4([10, 0, 0, 1]), Addr::v6([0xfd; 16]));
+    let any_v4 = Addr::v4([0; 4]);
+    for (bound, to, source) in [
+        (v6, v4, Addr::SELF_V4),
+        (Addr::LOOPBACK_V6, v4, Addr::SELF_V4),
+        (v6, v6, v6),
+        (v4, v4, v4),
+        (any_v4, v4, any_v4),
+        (Addr::UNSPECIFIED, v4, Addr::UNSPECIFIED),
+        (Addr::UNSPECIFIED, v6, Addr::UNSPECIFIED),
+    ] {
+        assert_eq!(bound.as_source_to(to, 0), source, "{bound} to {to}");
+    }
+}

@@ -10,7 +10,7 @@ use sidetrack_common::{
     event::EventKind,
     names::LOOPBACK_INBOUND,
     pod::POD_DNS,
-    policy::{List, Row},
+    policy::Row,
     rule::Rule,
     target::{DEDICATED_ATTEMPTS, Target},
 };
@@ -131,7 +131,11 @@ fn try_connect<const V6: bool>(
     let destination = ctx.address();
     let conn = Outbound {
         owner: ctx.owner(),
-        source: ctx.source(),
+        source: if V6 {
+            ctx.source().as_source_to(destination, policy.zero())
+        } else {
+            ctx.source()
+        },
         destination,
         port: ctx.port(),
         mark: ctx.mark(),
@@ -142,8 +146,13 @@ fn try_connect<const V6: bool>(
     let decision = decision::any(decide::outbound(policy, &conn, &tables), policy);
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
-        Verdict::Untouched if !conn.captured_family => {}
-        Verdict::Untouched => record_direct(ctx, policy, &conn, (netns, decision.rule)),
+        Verdict::Untouched if !conn.captured_family => {
+            // An earlier connection of the socket may have one.
+            if let Some(record) = maps::record(ctx.socket()) {
+                record.role = Role::Direct as u16;
+            }
+        }
+        Verdict::Untouched => record_direct(ctx, netns, policy, &conn),
         Verdict::Redirect {
             port,
             source,
@@ -168,7 +177,7 @@ fn try_connect<const V6: bool>(
             let by_lo = verdict == Verdict::BindToLoopback;
             ctx.keep_in_pod(policy.transparent_mark, by_lo)
                 .map_err(|()| Rule::BoundDevice)?;
-            record_direct(ctx, policy, &conn, (netns, decision.rule));
+            record_direct(ctx, netns, policy, &conn);
         }
         Verdict::Fail { .. } => {}
     }
@@ -230,24 +239,18 @@ fn redirect<const V6: bool>(
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact, and its destination is not evaluated again after another program has translated it.
 ///
-/// Most of these connections need no record: getsockopt detects which end has connected, and sockops decides by the
-/// user that it is the proxy's. A record is needed for connections of that user that another rule does not redirect, of
-/// a proxy's group, of a bound port, and of MPTCP sockets, for which getsockopt cannot detect it.
+/// Most of these connections need no record: getsockopt detects which end has connected, and sockops detects the proxy's by
+/// their owner, the sidecar's calls to the app by their mark. A record is needed for a bound port, and for MPTCP sockets,
+/// for which getsockopt cannot detect it.
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
+    netns: u64,
     policy: impl Row,
     conn: &Outbound,
-    (netns, rule): (u64, Rule),
 ) {
-    let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
-    let is_of_user = conn.owner.uid == policy.proxy_uid || policy.has(List::MoreProxyUids);
-    let is_seen_by_owner = matches!(rule, Rule::ProxyUid)
-        || !matches!(rule, Rule::ProxyGid | Rule::Transparent) && !is_of_user;
-    let needs_none = is_seen_by_owner
-        && detects_who_connected()
-        && ctx.bound_port() == 0
-        && ctx.mptcp_parent().is_none();
+    let needs_none =
+        detects_who_connected() && ctx.bound_port() == 0 && ctx.mptcp_parent().is_none();
     // An earlier connection of the socket may have one.
     if !needs_none || maps::record(ctx.socket()).is_some() {
         let record = SockRecord {
@@ -256,7 +259,8 @@ fn record_direct<const V6: bool>(
             source: Addr::UNSPECIFIED.any(policy.zero()),
             port: conn.port,
             role: Role::Direct as u16,
-            capture_port: if by_proxy { policy.inbound_port } else { 0 },
+            // sockops finds out.
+            capture_port: 0,
             target_port: conn.port,
         };
         let _ = keep_record(ctx, netns, &record);

@@ -27,7 +27,6 @@ use sidetrack_common::{
     event::EventKind,
     names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod,
-    policy::{List, NO_ID, OwnerKey},
     rule::Rule,
     target::{Target, is_dedicated},
 };
@@ -70,7 +69,7 @@ fn connecting(ops: &SockOps<'_>) {
         return;
     }
     let Some(sk) = ops.socket() else { return };
-    // The proxy's own connections have none.
+    // Few connections that go to their destination directly have one.
     let mut record = SockRecord {
         addr: Addr::UNSPECIFIED,
         source: Addr::UNSPECIFIED,
@@ -81,7 +80,8 @@ fn connecting(ops: &SockOps<'_>) {
     };
     if let Some(own) = maps::record(sk) {
         record = *own;
-    } else {
+    }
+    if record.role == Role::Direct as u16 {
         record.capture_port = inbound_port_of_proxy(ops);
     }
     let record = &record;
@@ -107,14 +107,9 @@ fn connecting(ops: &SockOps<'_>) {
     };
     let netns = row.key.netns;
     // connect checked that there was room, but may have put the SYN off (TCP_FASTOPEN_CONNECT) since. It can no longer
-    // be refused; without a row its sidecar does not learn where it was to go. What another program has translated was
-    // not checked, and would go past the sidecar: other pods cannot cause that.
-    let has_quota = if record.role == Role::Direct as u16 {
-        maps::has_own_quota(netns)
-    } else {
-        maps::handshakes_are_few(netns)
-    };
-    if !has_quota {
+    // be refused; without a row its sidecar does not learn where it was to go, and what another program has translated
+    // goes past the sidecar. Other pods cannot take the rows that each pod has for itself.
+    if !maps::handshakes_are_few(netns) {
         debug!(ops.inner, "too many handshakes netns={}", netns);
     } else if maps::publish_handshake(&row).is_err() {
         warn!(ops.inner, "handshake row lost netns={}", netns);
@@ -156,7 +151,7 @@ fn reason(ops: &SockOps<'_>, netns: u64, record: &SockRecord) -> HandshakeReason
 }
 
 /// The inbound port, if this connection of the proxy's goes to its own pod perhaps; else 0. connect has redirected those
-/// that were to go there.
+/// that were to go there. A missing record is no proof that this is one that connect has decided about.
 #[inline(always)]
 fn inbound_port_of_proxy(ops: &SockOps<'_>) -> u16 {
     let netns = ops.netns();
@@ -169,20 +164,12 @@ fn inbound_port_of_proxy(ops: &SockOps<'_>) -> u16 {
     let Some(policy) = maps::policy(pod.policy) else {
         return 0;
     };
-    let uid = ops.owner().uid;
-    let more = OwnerKey {
-        policy: pod.policy,
-        list: List::MoreProxyUids as u32,
-        id: uid,
-    };
-    let is_proxy = uid != NO_ID
-        && (uid == policy.proxy_uid
-            || policy.has(List::MoreProxyUids) && maps::owner_rule(&more).is_some());
-    if is_proxy && !policy.passes_local(ops.remote_port()) {
-        policy.inbound_port
-    } else {
-        0
+    // The sidecar's own calls to the app in mode TPROXY.
+    if policy.transparent_mark != 0 && ops.mark() == policy.transparent_mark {
+        return 0;
     }
+    let tables = PodTables::of_packet(netns, pod);
+    decide::inbound_port_of(policy, ops.owner(), &tables)
 }
 
 /// Whether a program of an ancestor cgroup has translated the destination of the proxy's connection to an
@@ -191,7 +178,7 @@ fn inbound_port_of_proxy(ops: &SockOps<'_>) -> u16 {
 #[inline(always)]
 fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
     let (remote, port) = (ops.remote(), ops.remote_port());
-    if remote.is(record.addr) {
+    if remote.is(record.addr) && port == record.port {
         return false;
     }
     let netns = ops.netns();

@@ -111,6 +111,13 @@ impl SockOps<'_> {
         owner::owner(sk)
     }
 
+    /// `SO_MARK` of the socket, 0 if it has none.
+    #[inline(always)]
+    pub fn mark(&self) -> u32 {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        if sk.is_null() { 0 } else { field!(sk, mark) }
+    }
+
     /// The socket's own address.
     #[inline(always)]
     pub fn local(&self) -> Addr {

@@ -211,8 +211,17 @@ fn options_after_connect() -> Result<()> {
         .places
         .json(&["why", "test/app", "-o", "json"])?;
     ensure!(pod.to_string().contains("socket-option"), "{pod}");
-    // The pod's other sockets are its own business.
-    let said = run(&["127.0.0.1"])?;
-    ensure!(said.contains("127.0.0.1 1 25 set"), "{said}");
+    // Of connections that are not redirected the interface is their own business, and another hop is not: with iptables
+    // packets to it would be another connection.
+    for (own, level) in [("127.0.0.1", 0), (POD[0], 0), ("::1", 41), (POD[1], 41)] {
+        let said = run(&[own])?;
+        ensure!(said.contains(&format!("{own} 1 25 set")), "{said}");
+        let of_hop = said
+            .lines()
+            .filter(|it| it.starts_with(&format!("{own} {level} ")));
+        let (refused, others): (Vec<_>, Vec<_>) = of_hop.partition(refused);
+        ensure!(!refused.is_empty() && others.is_empty(), "{said}");
+        ensure!(said.contains(&format!("{own} sends")), "{said}");
+    }
     Ok(())
 }

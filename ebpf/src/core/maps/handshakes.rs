@@ -59,12 +59,6 @@ pub fn handshakes_are_few(netns: u64) -> bool {
     has_room(netns, HANDSHAKE_QUOTA + SLACK, HANDSHAKE_POOL)
 }
 
-/// Whether a pod has no more rows than a pod may have, whatever the others have.
-#[inline(always)]
-pub fn has_own_quota(netns: u64) -> bool {
-    own_handshakes(netns).is_none_or(|own| own < i64::from(HANDSHAKE_QUOTA + SLACK))
-}
-
 /// Connections of a pod that can pass the check at the same time.
 const SLACK: u32 = 256;
 

@@ -51,7 +51,8 @@ pub fn keep_record(
     record: &SockRecord,
     charge: u32,
 ) -> Result<(), Rule> {
-    if charge > 0 && !has_room(netns) {
+    let is_paid = stored(sk, 0).is_some_and(|stored| stored.charge > 0);
+    if charge > 0 && !is_paid && !has_room(netns) {
         return Err(Rule::RecordsFull);
     }
     let create = u64::from(BPF_SK_STORAGE_GET_F_CREATE);
