@@ -94,6 +94,7 @@ impl Snapshot {
                 metric: 0,
                 kind: RouteKind::Local,
                 ifindex: LOOPBACK_IFINDEX,
+                other_hops: Vec::new(),
                 gateway: None,
                 preferred_source: Some(Addr::LOOPBACK_V6.into()),
             });

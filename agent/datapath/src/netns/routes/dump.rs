@@ -189,6 +189,7 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
         metric: 0,
         kind: route_kind(message.header.kind)?,
         ifindex: 0,
+        other_hops: Vec::new(),
         gateway: None,
         preferred_source: None,
     };
@@ -202,9 +203,11 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
             RouteAttribute::Gateway(addr) => route.gateway = ip(addr),
             RouteAttribute::PrefSource(addr) => route.preferred_source = ip(addr),
             RouteAttribute::MultiPath(hops) => {
-                let hop = hops
+                let mut live = hops
                     .iter()
-                    .find(|hop| !hop.flags.contains(RouteNextHopFlags::Dead))?;
+                    .filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
+                let hop = live.next()?;
+                route.other_hops = live.map(|hop| hop.interface_index).collect();
                 route.ifindex = hop.interface_index;
                 route.gateway = hop.attributes.iter().find_map(|attribute| match attribute {
                     RouteAttribute::Gateway(addr) => ip(addr),

@@ -18,6 +18,8 @@ pub(super) struct FlatRoute {
     pub metric: u32,
     pub kind: RouteKind,
     pub ifindex: u32,
+    /// Interfaces of the other hops of a multipath route that are alive. The kernel hashes each connection to one of all.
+    pub other_hops: Vec<u32>,
     pub gateway: Option<IpAddr>,
     pub preferred_source: Option<IpAddr>,
 }

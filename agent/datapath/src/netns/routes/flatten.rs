@@ -147,12 +147,15 @@ impl Snapshot {
     }
 
     fn row(&self, route: &FlatRoute, excluded: &[String]) -> Route {
-        // Packets to a local address leave by lo, whichever interface has the address.
-        let device = match route.kind {
-            RouteKind::Local => Some("lo"),
-            _ => self.links.get(&route.ifindex).map(String::as_str),
+        let position = |device| interfaces::position(excluded, device);
+        let of_hop = |ifindex| self.links.get(ifindex).and_then(|device| position(device));
+        let position = match route.kind {
+            // Packets to a local address leave by lo, whichever interface has the address.
+            RouteKind::Local => position("lo"),
+            // One hop that is captured is enough: what leaves by an excluded one then is as well.
+            _ if !route.other_hops.iter().all(|hop| of_hop(hop).is_some()) => None,
+            _ => of_hop(&route.ifindex),
         };
-        let position = device.and_then(|device| interfaces::position(excluded, device));
         Route {
             kind: route.kind as u32,
             flags: position.map_or(0, |position| Route::excluding(position as u32)),

@@ -264,6 +264,7 @@ fn read(message: &RuleMessage, is_v6: bool, lo: Option<&str>) -> Reading {
             metric: 0,
             kind,
             ifindex: 0,
+            other_hops: Vec::new(),
             gateway: None,
             preferred_source: None,
         })

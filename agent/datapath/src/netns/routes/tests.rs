@@ -47,6 +47,7 @@ fn unicast(destination: &str, ifindex: u32) -> FlatRoute {
         metric: 0,
         kind: RouteKind::Unicast,
         ifindex,
+        other_hops: Vec::new(),
         gateway: None,
         preferred_source: None,
     }
@@ -178,6 +179,14 @@ fn routes_by_excluded_devices_carry_their_position() {
     let snapshot = pod(vec![
         unicast("10.1.0.0/24", ETH0),
         unicast("10.2.0.0/24", ETH1),
+        FlatRoute {
+            other_hops: vec![ETH0],
+            ..unicast("10.3.0.0/24", ETH1)
+        },
+        FlatRoute {
+            other_hops: vec![ETH1],
+            ..unicast("10.4.0.0/24", ETH1)
+        },
         local("10.1.0.5/32", ETH0),
     ]);
     let excluded = ["eth1".to_owned(), "lo".to_owned()];
@@ -185,6 +194,9 @@ fn routes_by_excluded_devices_carry_their_position() {
     let excluded = |destination| rows[&RouteId::new((COOKIE, 0), net(destination))].excluded();
     assert_eq!(excluded("10.1.0.0/24"), None);
     assert_eq!(excluded("10.2.0.0/24"), Some(0));
+    // Of several hops all have to be excluded.
+    assert_eq!(excluded("10.3.0.0/24"), None);
+    assert_eq!(excluded("10.4.0.0/24"), Some(0));
     // Packets to an address of eth0 leave by lo.
     assert_eq!(excluded("10.1.0.5/32"), Some(1));
 }
@@ -332,6 +344,8 @@ fn multipath_routes_take_the_first_live_hop() {
     };
     let dead = hop(ETH0, RouteNextHopFlags::Dead);
     let live = hop(ETH1, RouteNextHopFlags::empty());
+    let of_three = route(vec![dead.clone(), live.clone(), hop(LO, live.flags)]).unwrap();
+    assert_eq!((of_three.ifindex, of_three.other_hops), (ETH1, vec![LO]));
     assert_eq!(route(vec![dead.clone(), live]).unwrap().ifindex, ETH1);
     assert_eq!(route(vec![dead]), None);
 }
