@@ -298,8 +298,8 @@ pub struct StoredRecord {
     pub netns: u64,
     /// How many records it counts as; 0 if another socket pays, or the socket is closed.
     pub charge: u32,
-    /// Padding, zero.
-    pub pad: u32,
+    /// What it counted as when the socket was closed. The kernel keeps it until the connection ends, up to a minute.
+    pub released: u32,
 }
 
 /// What the record of a socket counts as, as the agent reads it.
@@ -309,7 +309,7 @@ pub struct StoredRecord {
 pub struct Charge {
     /// See [`StoredRecord::netns`].
     pub netns: u64,
-    /// See [`StoredRecord::charge`].
+    /// [`StoredRecord::charge`] and [`StoredRecord::released`].
     pub charge: u64,
 }
 

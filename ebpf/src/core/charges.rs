@@ -1,5 +1,6 @@
 //! What the records of all sockets count as. The agent reads this program's output, and corrects the counts: a connection
-//! whose listener is closed before it is accepted ends without [`super::sock_release`].
+//! whose listener is closed before it is accepted ends without [`super::sock_release`], and one whose peer does not close
+//! has its record long after that.
 
 use core::ffi::c_void;
 

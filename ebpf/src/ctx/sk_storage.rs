@@ -31,14 +31,16 @@ impl Stored {
         (!value.is_null()).then_some(Self { ctx, value })
     }
 
-    /// Cookie of the network namespace that its record is counted for, and how many it counts as.
+    /// Cookie of the network namespace that its record is counted for, and how many it counts as while it is there.
     #[inline(always)]
     pub fn counted(&self) -> (u64, u32) {
         // SAFETY: the map's value, which is of this type. The socket may change it meanwhile.
         unsafe {
+            let charge = ptr::read_volatile(&raw const (*self.value).charge);
+            let released = ptr::read_volatile(&raw const (*self.value).released);
             (
                 ptr::read_volatile(&raw const (*self.value).netns),
-                ptr::read_volatile(&raw const (*self.value).charge),
+                charge + released,
             )
         }
     }

@@ -1,10 +1,16 @@
 //! Records of sockets are kernel memory that the agent pays for.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::WAIT_TIMEOUT,
+    command::Process,
     protocol::{APP, PROXY, Request},
     sidecar,
     wait::eventually,
@@ -92,6 +98,46 @@ fn connections_that_are_never_accepted_do_not_count_for_good() -> Result<()> {
     eventually(TIMEOUT, || {
         let counts = counted()?;
         ensure!(counts == [0, 0], "{counts:?}");
+        Ok(())
+    })
+}
+
+const CLOSED_AND_KEPT: &str = "
+import socket, sys, time
+listener = socket.socket()
+listener.bind(('127.0.0.1', 7000))
+listener.listen(1000)
+for number in range(int(sys.argv[1])):
+    client = socket.socket()
+    client.bind(('127.0.0.2', 0))
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 120)
+    client.connect(('127.0.0.1', 7000))
+    client.close()
+print('closed', flush=True)
+time.sleep(100)
+";
+
+kernel_test!(closed_sockets_that_the_kernel_keeps_count);
+/// Their peers do not close: the kernel keeps them, and their records, for a minute.
+fn closed_sockets_that_the_kernel_keeps_count() -> Result<()> {
+    const CLOSED: i64 = 600;
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let places = &fixture.agent.places;
+    let cookie = places.cookie("test/app")?;
+    let words = ["-c", CLOSED_AND_KEPT, &CLOSED.to_string()];
+    let mut command = fixture
+        .pod
+        .command(APP.uid, Path::new("/usr/bin/python3"), &words);
+    let mut process = Process::start(command.stdout(Stdio::piped()))?;
+    let mut line = String::new();
+    let output = process.stdout.take().context("its output")?;
+    BufReader::new(output).read_line(&mut line)?;
+    ensure!(line == "closed\n", "{line}");
+    eventually(Duration::from_secs(30), || {
+        let counts = places.maps()?.records_by_pod;
+        let own = counts.get(&cookie)?.unwrap_or_default().cast_signed();
+        ensure!(own >= CLOSED, "{own}");
         Ok(())
     })
 }

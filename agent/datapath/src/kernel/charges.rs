@@ -1,5 +1,6 @@
 //! Corrects the programs' counts of records. The kernel programs count a record until its socket is closed; a connection
-//! whose listener is closed before it is accepted, and before Linux 5.19 a subflow of MPTCP, ends without any of them.
+//! whose listener is closed before it is accepted, and before Linux 5.19 a subflow of MPTCP, ends without any of them. One
+//! that is closed and whose peer does not close has its record until the kernel gives it up.
 
 use std::{
     collections::BTreeMap,

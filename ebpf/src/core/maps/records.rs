@@ -66,12 +66,14 @@ pub fn keep_record(
     Ok(())
 }
 
-/// A socket is being closed: its record no longer counts. Where the program runs twice for it, only the first counts.
+/// A socket is being closed: its record no longer counts. Where the program runs twice for it, only the first counts. The
+/// agent counts what the kernel keeps of it for long.
 #[inline(always)]
 pub fn release_record(sk: *mut c_void) {
     let Some(stored) = stored(sk, 0) else { return };
     if stored.charge > 0 {
         count(stored.netns, -i64::from(stored.charge));
+        stored.released = stored.charge;
         stored.charge = 0;
     }
 }

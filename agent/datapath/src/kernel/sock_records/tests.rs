@@ -58,7 +58,7 @@ fn the_record_is_the_maps_value() {
         record,
         netns: 7,
         charge: 1,
-        pad: 0,
+        released: 0,
     };
     let value = attribute(3, bytemuck::bytes_of(&stored));
     let storages = attribute(1, &[id.clone(), value].concat());
