@@ -7,28 +7,18 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use aya_obj::generated::bpf_map_type::{BPF_MAP_TYPE_PERCPU_HASH, BPF_MAP_TYPE_SOCKHASH};
+use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_SOCKHASH;
 use bytemuck::Pod;
 
 use super::sys;
 
-/// A map whose keys and values have the given layout. A value of a map with one for each CPU is their sum.
+/// A map whose keys and values have the given layout.
 #[derive(Debug)]
 pub struct Table<K, V> {
     fd: OwnedFd,
-    values: Values,
+    /// Whether its values are sockets: the kernel lists them key by key only.
+    has_sockets: bool,
     _types: PhantomData<fn(K) -> V>,
-}
-
-/// What the values of a map are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Values {
-    /// One for each key.
-    Single,
-    /// A number for each key and each of so many CPUs.
-    PerCpu(usize),
-    /// Sockets: the kernel lists them key by key only.
-    Sockets,
 }
 
 impl<K: Pod, V: Pod> Table<K, V> {
@@ -42,48 +32,32 @@ impl<K: Pod, V: Pod> Table<K, V> {
                 info.key_size, info.value_size
             )));
         }
-        let is = |kind| info.type_ == kind as u32;
-        let values = if is(BPF_MAP_TYPE_SOCKHASH) {
-            Values::Sockets
-        } else if is(BPF_MAP_TYPE_PERCPU_HASH) {
-            if size_of::<V>() != size_of::<u64>() {
-                return Err(io::Error::other("only numbers can be added up over CPUs"));
-            }
-            Values::PerCpu(cpus()?)
-        } else {
-            Values::Single
-        };
         Ok(Self {
             fd,
-            values,
+            has_sockets: info.type_ == BPF_MAP_TYPE_SOCKHASH as u32,
             _types: PhantomData,
         })
     }
 
     /// The value of a key.
     pub fn get(&self, key: &K) -> io::Result<Option<V>> {
-        let mut value = vec![0; self.value_size()];
+        let mut value = vec![0; size_of::<V>()];
         let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), &mut value)?;
-        Ok(found.then(|| self.read(&value)))
+        Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
     }
 
     /// Whether a key has this value. The caller's buffer is used again, for frequent checks.
     /// In a trie the value is that of the longest prefix that holds the key.
     pub fn holds(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        buffer.resize(self.value_size(), 0);
+        buffer.resize(size_of::<V>(), 0);
         let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), buffer)?;
-        Ok(found && bytemuck::bytes_of(&self.read(buffer)) == bytemuck::bytes_of(value))
+        Ok(found && buffer == bytemuck::bytes_of(value))
     }
 
-    /// Writes a row, whether it exists or not. Where each CPU has a value, the others' become 0.
+    /// Writes a row, whether it exists or not.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         let (key, value) = (bytemuck::bytes_of(key), bytemuck::bytes_of(value));
-        let Values::PerCpu(_) = self.values else {
-            return sys::map_update(self.fd(), key, value, 0);
-        };
-        let mut all = vec![0; self.value_size()];
-        all[..value.len()].copy_from_slice(value);
-        sys::map_update(self.fd(), key, &all, 0)
+        sys::map_update(self.fd(), key, value, 0)
     }
 
     /// Removes a row. Returns whether there was one.
@@ -93,9 +67,9 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     /// Removes a row and returns its value: no program changes it between the two.
     pub fn take(&self, key: &K) -> io::Result<Option<V>> {
-        let mut value = vec![0; self.value_size()];
+        let mut value = vec![0; size_of::<V>()];
         let found = sys::map_take(self.fd(), bytemuck::bytes_of(key), &mut value)?;
-        Ok(found.then(|| self.read(&value)))
+        Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
     }
 
     /// All keys at this time. Rows that are added or removed meanwhile may be missed; none is listed twice.
@@ -120,8 +94,8 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     /// Shows all rows, one by one: a map may have more than are to be in memory.
     pub fn visit_rows(&self, mut show: impl FnMut(K, V)) -> io::Result<()> {
-        visit(self.fd(), self.value_size(), |key, value| {
-            show(key, self.read(value));
+        visit(self.fd(), size_of::<V>(), |key, value| {
+            show(key, bytemuck::pod_read_unaligned(value));
         })
     }
 
@@ -133,43 +107,16 @@ impl<K: Pod, V: Pod> Table<K, V> {
     }
 
     fn visit_keys(&self, mut show: impl FnMut(K)) -> io::Result<()> {
-        if self.values == Values::Sockets {
+        if self.has_sockets {
             return visit_one_by_one(self.fd(), show);
         }
-        visit(self.fd(), self.value_size(), |key, _| show(key))
-    }
-
-    /// How many bytes the kernel copies for a value.
-    fn value_size(&self) -> usize {
-        match self.values {
-            Values::PerCpu(cpus) => cpus * size_of::<u64>(),
-            Values::Single | Values::Sockets => size_of::<V>(),
-        }
-    }
-
-    fn read(&self, bytes: &[u8]) -> V {
-        match self.values {
-            Values::PerCpu(_) => bytemuck::pod_read_unaligned(bytemuck::bytes_of(&sum(bytes))),
-            Values::Single | Values::Sockets => bytemuck::pod_read_unaligned(bytes),
-        }
+        visit(self.fd(), size_of::<V>(), |key, _| show(key))
     }
 
     /// The descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// How many values the kernel copies for a key of a map with one for each CPU.
-fn cpus() -> io::Result<usize> {
-    aya::util::nr_cpus()
-        .map_err(|(path, error)| io::Error::new(error.kind(), format!("read {path}: {error}")))
-}
-
-/// The sum of what all CPUs have counted.
-fn sum(values: &[u8]) -> u64 {
-    let counts = values.chunks_exact(size_of::<u64>());
-    counts.map(bytemuck::pod_read_unaligned::<u64>).sum()
 }
 
 /// Shows all rows of a map, some at a time. The kernel copies whole buckets of a hash table, so that none is shown twice.

@@ -2,11 +2,7 @@
 
 use core::{arch::asm, ptr};
 
-use aya_ebpf::{
-    bindings::BPF_NOEXIST,
-    btf_maps::{HashMap, PerCpuHashMap},
-    macros::btf_map,
-};
+use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::HashMap, macros::btf_map};
 use sidetrack_common::{
     addr::Family,
     count::{CountKey, RuleCounts},
@@ -18,9 +14,10 @@ use sidetrack_ebpf::own_map::ON_DEMAND;
 
 use super::{atomic, pods::Enrolled};
 
-/// Connections by pod and deciding rule.
+/// Connections by pod and deciding rule. One number each: one for each CPU would take a megabyte of memory for a pod's
+/// quota on a node with many.
 #[btf_map]
-static COUNT_BY_RULE: PerCpuHashMap<CountKey, u64, 65_536, ON_DEMAND> = PerCpuHashMap::new();
+static COUNT_BY_RULE: HashMap<CountKey, u64, 65_536, ON_DEMAND> = HashMap::new();
 
 /// How many of its rows each pod has. The agent corrects it when it removes some. No row means 0.
 #[btf_map]
@@ -55,9 +52,7 @@ fn add(key: &CountKey) -> bool {
     let Some(count) = COUNT_BY_RULE.get_ptr_mut(key) else {
         return false;
     };
-    // SAFETY: this CPU's own value; programs of one CPU do not preempt each other here, and a
-    // lost increment would only be a lost count.
-    unsafe { *count += 1 };
+    atomic::add(count, 1);
     true
 }
 
