@@ -90,15 +90,12 @@ impl MeshSettings {
             }
             Err(problem) => problem,
         };
-        let last = self
-            .kept
-            .as_deref()
-            .and_then(|path| fs::read_to_string(path).ok());
+        let last = self.kept.as_deref().and_then(|path| mesh::read(path).ok());
         let last = last.and_then(|text| self.mesh(Some(&text)).ok());
         let (mesh, which) = match last {
             Some(mesh) => (
                 mesh,
-                "the last ones that could be used on this node stay active",
+                "earlier ones that could be used on this node stay active",
             ),
             None => (
                 self.mesh(None)?,

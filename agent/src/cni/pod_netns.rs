@@ -38,6 +38,7 @@ impl PodNetns {
                 netns,
             })),
             Err(NetnsError::Host(_)) => Ok(None),
+            Err(error @ NetnsError::Silent { .. }) => Err(Error::later(error.to_string())),
             Err(error) => {
                 let path = path.display();
                 let problem = match error {

@@ -31,7 +31,10 @@ use tokio::{
 use crate::cni::config::MAX_SECONDS;
 use crate::observe::timings::Timings;
 use sidetrack_common::ids::NetnsInode;
-use sidetrack_datapath::{netns::inode_of, reconcile::Reconciler};
+use sidetrack_datapath::{
+    netns::{NetnsError, inode_of},
+    reconcile::Reconciler,
+};
 
 /// Requests that wait for the reconciler: more than a node starts pods at a time. Further clients
 /// wait at the control socket.
@@ -139,7 +142,7 @@ impl CniQueue {
         } = request;
         let now = match question {
             Question::Add { sandbox, patience } => match find(&sandbox, pid) {
-                Some(found) => {
+                Ok(found) => {
                     let patience = patience.min(Duration::from_secs(MAX_SECONDS));
                     self.pending.push(PendingRequest {
                         sandbox,
@@ -149,10 +152,7 @@ impl CniQueue {
                     });
                     return;
                 }
-                None => CniAnswer::Refused(format!(
-                    "the agent cannot open its network namespace {}: does the agent run with hostPID and the capability SYS_PTRACE?",
-                    sandbox.netns.display()
-                )),
+                Err(answer) => answer,
             },
             Question::Check { sandbox } => reconciler.core.check(&sandbox),
             Question::Delete { container, inode } => {
@@ -271,17 +271,35 @@ async fn ask(
 /// A path by which the agent can open the sandbox's namespace. Tried are: the runtime's path, if the
 /// agent sees the node's files; the same path in the node's first process; the descriptor of the
 /// client, which has it open as long as it waits.
-fn find(sandbox: &Sandbox, pid: i32) -> Option<Found> {
+///
+/// # Errors
+/// The answer to the client if there is none, or that is not known.
+fn find(sandbox: &Sandbox, pid: i32) -> Result<Found, CniAnswer> {
     let from_root = sandbox.netns.strip_prefix("/").ok();
     let by_init = from_root.map(|path| Path::new("/proc/1/root").join(path));
     let descriptor = PathBuf::from(format!("/proc/{pid}/fd/{}", sandbox.descriptor));
-    [Some(sandbox.netns.clone()), by_init, Some(descriptor)]
+    let mut unknown = None;
+    for path in [Some(sandbox.netns.clone()), by_init, Some(descriptor)]
         .into_iter()
         .flatten()
-        .find(|path| inode_of(path).ok() == Some(sandbox.inode))
-        .map(|path| Found {
-            path,
-            inode: Some(NetnsInode::new(sandbox.inode)),
-            doubt: None,
-        })
+    {
+        match inode_of(&path) {
+            Ok(inode) if inode == sandbox.inode => {
+                return Ok(Found {
+                    path,
+                    inode: Some(NetnsInode::new(inode)),
+                    doubt: None,
+                });
+            }
+            Err(error @ NetnsError::Silent { .. }) => unknown = Some(error),
+            _ => {}
+        }
+    }
+    Err(match unknown {
+        Some(error) => CniAnswer::Later(error.to_string()),
+        None => CniAnswer::Refused(format!(
+            "the agent cannot open its network namespace {}: does the agent run with hostPID and the capability SYS_PTRACE?",
+            sandbox.netns.display()
+        )),
+    })
 }
