@@ -225,3 +225,39 @@ fn options_after_connect() -> Result<()> {
     }
     Ok(())
 }
+
+const OTHER_SOURCE_IN_IPV4: &str = "
+import socket, sys
+for to in sys.argv[1:]:
+    client = socket.socket(socket.AF_INET6)
+    client.setsockopt(socket.IPPROTO_IPV6, 78, 1)
+    client.setsockopt(socket.IPPROTO_IP, 24, 1)
+    client.bind(('2001:db8::a01:203', 0))
+    client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    try:
+        client.connect(('::ffff:' + to, 80))
+        print(to, client.recv(100))
+    except OSError as error:
+        print(to, error.errno)
+";
+
+kernel_test!(an_ipv6_socket_has_another_source_in_ipv4);
+/// It is 127.0.0.6, with which the kernel does not let it leave the pod.
+fn an_ipv6_socket_has_another_source_in_ipv4() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let python = Path::new("/usr/bin/python3");
+    let words = ["-c", OTHER_SOURCE_IN_IPV4, VIP[0]];
+    let run = || -> Result<String> {
+        let output = fixture.pod.command(APP.uid, python, &words).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let expected = format!("{} 22\n", VIP[0]);
+    let plain = run()?;
+    ensure!(plain == expected, "without sidetrack: {plain}");
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    let said = run()?;
+    ensure!(said == expected, "{said}");
+    Ok(())
+}

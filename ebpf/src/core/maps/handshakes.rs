@@ -19,7 +19,8 @@ use sidetrack_ebpf::own_map::ON_DEMAND;
 use super::{atomic::add, keep_order};
 
 /// Redirected connections whose sidecar side is not established yet. The hook that writes a row can no longer refuse
-/// the connection. Without memory for the row sk_lookup refuses it, or the sidecar does not learn its destination.
+/// the connection. Without memory for the row sk_lookup refuses it, or the sidecar does not learn its destination; one to a
+/// shared IPv6 target reaches that port of the pod itself, where hardly anything listens.
 #[btf_map]
 static HANDSHAKES: HashMap<HandshakeKey, HandshakeRow, { HANDSHAKE_CAPACITY as usize }, ON_DEMAND> =
     HashMap::new();
