@@ -50,7 +50,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent: enroll pods and keep their interception up to date
-    Agent(agent::Options),
+    Agent(Box<agent::Options>),
     /// Show what is loaded on this node, and the agent's state
     Status(status::Options),
     /// List the pods the agent has, one row each
@@ -156,7 +156,7 @@ pub fn main() -> ExitCode {
         return cni::main();
     }
     let result = match Cli::parse().command {
-        Command::Agent(options) => agent::run(options),
+        Command::Agent(options) => agent::run(*options),
         Command::Status(options) => blocking(status::run(options)),
         Command::Pods(options) => blocking(pods::run(options)),
         Command::Rules(options) => blocking(rules::run(options)),

@@ -54,7 +54,7 @@ pub struct Removal(pub Plugin);
 
 /// What is remembered from one turn to the next.
 enum Remembered {
-    Installed(Keeper),
+    Installed(Box<Keeper>),
     Unmaintained(Unmaintained),
     Nothing,
 }
@@ -70,7 +70,7 @@ impl Job for Turn {
         let remembered = match (remembered, self.0) {
             (Some(remembered), _) => remembered,
             (none, Plugin::Keep(installation)) => {
-                none.insert(Remembered::Installed(Keeper::new(installation)))
+                none.insert(Remembered::Installed(Box::new(Keeper::new(installation))))
             }
             (none, Plugin::Ignore(Some(found))) => none.insert(Remembered::Unmaintained(found)),
             (none, Plugin::Ignore(None)) => none.insert(Remembered::Nothing),

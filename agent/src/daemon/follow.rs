@@ -50,7 +50,7 @@ impl Follower {
                     }
                     if !self.socket.is_there() {
                         bail!(
-                            "{} was removed or replaced, so nobody finds this agent: the next one binds it again",
+                            "{} was removed or replaced, so no one finds this agent: the next one binds it again",
                             self.socket.path().display()
                         );
                     }

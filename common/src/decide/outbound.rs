@@ -136,9 +136,9 @@ pub fn translated(
     let exempt = source.is_self() && policy.has_dialect(DIALECT_SELF_EXEMPT);
     // 1 and 2
     let exempt = exempt || policy.is_tunnel_out(port) || route.excluded().is_some();
+    let exempt = exempt
+        || policy.has(List::OutPortExcluded) && tables.port(List::OutPortExcluded, port).is_some();
     !exempt
-        && !(policy.has(List::OutPortExcluded)
-            && tables.port(List::OutPortExcluded, port).is_some())
 }
 
 /// The rules in their order.

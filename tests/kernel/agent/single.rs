@@ -36,7 +36,7 @@ fn a_second_agent_is_refused() -> Result<()> {
 }
 
 kernel_test!(one_whose_socket_is_removed_ends);
-/// Nobody would find it, and no pod would start. The next one has a socket again.
+/// No one would find it, and no pod would start. The next one has a socket again.
 fn one_whose_socket_is_removed_ends() -> Result<()> {
     let lab = Lab::new()?;
     let mut agent = Agent::start(lab.places())?;

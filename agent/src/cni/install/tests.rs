@@ -166,7 +166,8 @@ fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
     let write = |text: &'static str| move |path: &Path| fs::write(path, text).unwrap();
     let long = |path: &Path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap();
     let link = |path: &Path| std::os::unix::fs::symlink("/nonexistent/file", path).unwrap();
-    let cases: [(&dyn Fn(&Path), &str); 4] = [
+    type Make<'a> = &'a dyn Fn(&Path);
+    let cases: [(Make<'_>, &str); 4] = [
         (
             &write(r#"{"cniVersion": "1.1.0", "name": "a"}"#),
             "has no plugins in it",
@@ -222,7 +223,7 @@ fn a_version_of_several_is_enough() {
     );
 }
 
-/// Its disk is full, or nobody may write there.
+/// Its disk is full, or no one may write there.
 #[test]
 fn a_binary_that_cannot_be_replaced_keeps_the_entry_maintained() {
     let node = Node::new("10-calico.conflist", CALICO);
