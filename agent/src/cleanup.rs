@@ -71,8 +71,14 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
     let mut problem = None;
     if let Some(conf_dir) = cni_conf_dir {
         problem = remove_entries(conf_dir, socket).problem;
-        let remaining = plugin_entries(cni_conf_dir, socket)?.own;
-        entries.own.retain(|path| !remaining.contains(path));
+        let remaining = plugin_entries(cni_conf_dir, socket)?;
+        entries.own.retain(|path| !remaining.own.contains(path));
+        problem = problem.or_else(|| {
+            let path = remaining.other.first()?.display();
+            Some(anyhow!(
+                "{path} has one that asks an agent on another socket: pass that to --socket"
+            ))
+        });
     }
     let mut removed = match &lock {
         Some(_held) => {

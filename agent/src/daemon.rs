@@ -134,8 +134,9 @@ pub struct Config {
 pub async fn run(config: Config) -> Result<()> {
     let mut daemon = Daemon::start(&config).await?;
     let mut follow = pin!(daemon.follower.run(daemon.reconciler.ready()));
+    let mut failure = None;
     tokio::select! {
-        failed = &mut follow => failed?,
+        failed = &mut follow => failure = failed.err(),
         ended = daemon.reconciler.ended() => ended?,
         _ = daemon.terminate.recv() => {}
         _ = daemon.interrupt.recv() => {}
@@ -144,7 +145,7 @@ pub async fn run(config: Config) -> Result<()> {
     // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other.
     let decided = daemon.ending.wait_for(|it| *it != Ending::Undecided);
     tokio::select! {
-        failed = follow => failed?,
+        failed = follow, if failure.is_none() => failure = failed.err(),
         _ = tokio::time::timeout(DECISION_TIMEOUT, decided) => {}
     }
     daemon.server.abort();
@@ -162,14 +163,14 @@ pub async fn run(config: Config) -> Result<()> {
     }
     if ending == Ending::Remove {
         info!("ending; sidetrack is uninstalled, so everything is removed from this node");
-        uninstall(&config, daemon.reconciler).await
+        uninstall(&config, daemon.reconciler).await?;
     } else {
         info!("ending; interception continues, `sidetrack cleanup` removes it");
         // Between two writes rather than in the middle of one. A reconciler that hangs is abandoned:
         // a successor repairs what is incomplete.
         daemon.reconciler.stop(STOP_TIMEOUT).await;
-        Ok(())
     }
+    failure.map_or(Ok(()), Err)
 }
 
 /// A daemon that has started.

@@ -280,8 +280,7 @@ pub struct SockRecord {
     pub port: u16,
     /// A [`Role`].
     pub role: u16,
-    /// The capture port, host order. Of a direct connection of the proxy: where it goes if another program
-    /// translates its destination to an address of the pod; 0 for those of others.
+    /// The capture port, host order; 0 of a direct connection.
     pub capture_port: u16,
     /// The port its packets go to, host order: see [`Target`]. Of the sidecar's socket: the port they came to.
     pub target_port: u16,
@@ -298,7 +297,7 @@ pub struct StoredRecord {
     pub netns: u64,
     /// How many records it counts as; 0 if another socket pays, or the socket is closed.
     pub charge: u32,
-    /// What it counted as when the socket was closed. The kernel keeps it until the connection ends, up to a minute.
+    /// What it counted as when the socket was closed. The kernel keeps it until the connection ends.
     pub released: u32,
 }
 

@@ -17,7 +17,7 @@ mod transparent;
 
 pub use dns::udp;
 pub use inbound::{SSH_PORT, inbound, virtual_index};
-pub use outbound::{effective_destination, inbound_port_of, outbound, translated};
+pub use outbound::{effective_destination, outbound};
 
 use crate::{
     addr::Addr,

@@ -105,4 +105,4 @@ pub mod task;
 /// Version of the names, keys, values and numbers of rows of all pinned maps, part of the pin directory's name: an agent
 /// never opens maps of another layout. A map that is added is another layout: an agent that does not know it would leave
 /// its rows.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;

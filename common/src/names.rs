@@ -119,6 +119,9 @@ pub const HANDSHAKE_GUARANTEE: u32 = 8;
 pub const HANDSHAKE_POOL: u32 = HANDSHAKE_CAPACITY - MAX_PODS * HANDSHAKE_GUARANTEE;
 /// Rows kept free for connections that were allowed while the table was filling up.
 pub const HANDSHAKE_RESERVE: u32 = 1_024;
+/// Rows of the pool for connections whose destination a socket load balancer has translated: no redirected one takes them,
+/// so that pods whose sidecars hang do not lead others' past their sidecars.
+pub const HANDSHAKE_TRANSLATED: u32 = 4_096;
 /// Rows of [`HANDSHAKES`] that one pod may have, capped so that a pod whose sidecar hangs leaves room
 /// for the others. A working sidecar has far fewer handshakes in flight.
 pub const HANDSHAKE_QUOTA: u32 = HANDSHAKE_CAPACITY / 8;
@@ -126,7 +129,8 @@ pub const HANDSHAKE_QUOTA: u32 = HANDSHAKE_CAPACITY / 8;
 const _: () = assert!(HANDSHAKE_POOL + MAX_PODS * HANDSHAKE_GUARANTEE == HANDSHAKE_CAPACITY);
 // Several pods can have their full quota at once.
 const _: () = assert!(HANDSHAKE_QUOTA > HANDSHAKE_GUARANTEE);
-const _: () = assert!(HANDSHAKE_QUOTA <= (HANDSHAKE_POOL - HANDSHAKE_RESERVE) / 3);
+const _: () =
+    assert!(HANDSHAKE_QUOTA <= (HANDSHAKE_POOL - HANDSHAKE_TRANSLATED - HANDSHAKE_RESERVE) / 3);
 
 /// Rows of [`COUNT_BY_RULE`] that one pod may have. What it has beyond them, and what finds no room, counts in
 /// [`OVERFLOW_BY_POD`].

@@ -272,6 +272,18 @@ fn the_rules_see_what_a_balancer_has_translated() -> Result<()> {
             }
         }
     }
+    // As by ports that no list of the kernel's own holds.
+    let ranged = manifest("app", &fixture.pod, &[]).with_istio_init(&["-o", "8000:9000"], &[]);
+    fixture.lab.enroll_manifest("app", &ranged)?;
+    for (family, vip) in VIP.into_iter().enumerate() {
+        for dialed in [at(vip, 80), at(POD[family], APP_PORT)] {
+            let connected = fixture.dial(Dial::new(&PROXY, dialed))?;
+            ensure!(
+                connected.accepted_by == APP_PORT,
+                "to {dialed}: {connected:?}"
+            );
+        }
+    }
     Ok(())
 }
 

@@ -286,6 +286,7 @@ impl PluginFlags {
                 Some(Mount {
                     seen: seen.clone(),
                     on_node: on_node.clone()?,
+                    root: "/proc/1/root".into(),
                 })
             })
             .collect();

@@ -11,12 +11,13 @@ mod unmaintained;
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _},
-    os::unix::fs::MetadataExt as _,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use nix::{
+    errno::Errno,
     fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2},
     sys::stat::Mode,
 };
@@ -95,25 +96,31 @@ pub struct Mount {
     pub seen: PathBuf,
     /// The same as the node sees it.
     pub on_node: PathBuf,
+    /// Where the node's files are, such as `/proc/1/root`.
+    pub root: PathBuf,
 }
 
+const PATH: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
+
 impl Mount {
-    /// Whether the node, whose files are below `root`, has this directory there; `None` if that is not known, as without
-    /// hostPID.
-    fn is_current(&self, root: &Path) -> Option<bool> {
+    /// Whether the node has this directory there; `None` if that is not known, as without hostPID.
+    fn is_current(&self) -> Option<bool> {
         let id = |file: File| {
             let meta = file.metadata().ok()?;
             Some((meta.dev(), meta.ino()))
         };
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        // Links on the node begin at the node's root.
-        let how = OpenHow::new()
-            .flags(flags)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT);
-        let root = open(root, flags, Mode::empty()).ok()?;
-        let on_node = openat2(root, &self.on_node, how).ok()?;
-        let seen = open(&self.seen, flags, Mode::empty()).ok()?;
+        let on_node = self.open_on_node(Path::new("")).ok()?;
+        let seen = open(&self.seen, PATH, Mode::empty()).ok()?;
         Some(id(seen.into())? == id(on_node.into())?)
+    }
+
+    /// Opens a file of the directory as the node sees it: links on the node begin at the node's root.
+    fn open_on_node(&self, name: &Path) -> nix::Result<OwnedFd> {
+        let how = OpenHow::new()
+            .flags(PATH)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT);
+        let root = open(&self.root, PATH, Mode::empty())?;
+        openat2(root, &self.on_node.join(name), how)
     }
 }
 
@@ -209,6 +216,7 @@ impl Installation {
         for path in self.configurations()? {
             let problem = match read(&path) {
                 Ok(None) => continue,
+                Err(_) if self.leads_nowhere(&path) => continue,
                 Ok(Some(text)) => match NetworkConfig::parse(&path, &text) {
                     Ok(config) if config.has_plugins() => {
                         let used = single::rewritten(&path).unwrap_or((path, config));
@@ -231,6 +239,15 @@ impl Installation {
             ));
         }
         Ok(Active { used: None, before })
+    }
+
+    /// Whether a file is a link that leads nowhere on the node either.
+    fn leads_nowhere(&self, path: &Path) -> bool {
+        let mount = self.mounts.iter().find(|mount| mount.seen == self.conf_dir);
+        let name = path.file_name().map(Path::new).unwrap_or(path);
+        path.is_symlink()
+            && !path.exists()
+            && mount.is_none_or(|mount| mount.open_on_node(name).err() == Some(Errno::ENOENT))
     }
 
     fn configurations(&self) -> Result<Vec<PathBuf>> {

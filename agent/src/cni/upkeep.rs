@@ -1,6 +1,6 @@
 //! What an agent does about the plugin's files, by the helper: a disk that hangs keeps nothing in the agent from its turn.
 
-use std::{io, os::fd::OwnedFd, path::Path};
+use std::{io, os::fd::OwnedFd};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,7 @@ impl Job for Turn {
             (none, Plugin::Ignore(Some(found))) => none.insert(Remembered::Unmaintained(found)),
             (none, Plugin::Ignore(None)) => none.insert(Remembered::Nothing),
             (none, Plugin::Remove(installation)) => {
+                let _writes = WRITES.lock();
                 let state = State::from(installation.remove(true));
                 if state.in_place {
                     *none = Some(Remembered::Nothing);
@@ -87,7 +88,7 @@ impl Job for Turn {
                 done: keeper.turn(),
                 in_place: keeper.is_in_place(),
                 problem: keeper.problem().map(str::to_owned),
-                obsolete: keeper.obsolete(Path::new("/proc/1/root")),
+                obsolete: keeper.obsolete(),
             },
             Remembered::Unmaintained(found) => {
                 found.turn();

@@ -80,10 +80,17 @@ impl SocketFile {
         })
     }
 
-    /// Whether clients still find it. A directory that was removed on the node, and made again, is another one.
+    /// Whether clients still find it, as far as is known. A directory that was removed on the node, and made again, is
+    /// another one.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        Self::of(&self.path).is_ok_and(|found| found == *self)
+        match Self::of(&self.path) {
+            Ok(found) => found == *self,
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
+        }
     }
 
     /// Where it is.

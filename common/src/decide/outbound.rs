@@ -1,7 +1,7 @@
 //! The decision about a TCP connect: the nat OUTPUT rules, in their order.
 
 use super::{
-    Decision, Outbound, Owner, Tables, Verdict, ahead::Ahead, dns, marked::marked,
+    Decision, Outbound, Tables, Verdict, ahead::Ahead, dns, marked::marked,
     transparent::transparent,
 };
 use crate::{
@@ -80,65 +80,6 @@ const fn is_for_own_pod(decision: &Decision) -> bool {
         decision.rule,
         Rule::SelfSource | Rule::NotProxyUidLocal | Rule::NotProxyGidLocal | Rule::OverLo
     )
-}
-
-/// The inbound port if rules 4a and 5a send this owner's connections to an address of its own pod there; else 0.
-#[inline(always)]
-#[must_use]
-pub fn inbound_port_of(policy: impl Row, owner: Owner, tables: &impl Tables) -> u16 {
-    let first_only = policy.loopback_included == 0 && !policy.has_dialect(DIALECT_LOCAL_CAPTURED);
-    let first_uid = policy.proxy_uid;
-    let uid = proxy_owner(
-        tables,
-        policy,
-        List::MoreProxyUids,
-        first_uid,
-        owner.uid,
-        first_only,
-    );
-    // "Over lo and not the first user's: untouched" comes before the groups.
-    let has_groups = !first_only || first_uid == NO_ID;
-    let first_gid = policy.proxy_gid;
-    let is_proxy = uid.is_some()
-        || has_groups
-            && proxy_owner(
-                tables,
-                policy,
-                List::MoreProxyGids,
-                first_gid,
-                owner.gid,
-                first_only,
-            )
-            .is_some();
-    if is_proxy && policy.has_local_rules() {
-        policy.inbound_port
-    } else {
-        0
-    }
-}
-
-/// Whether a connection of an owner with an [`inbound_port_of`] goes there after all: the rules once more, for the address
-/// and the port that another program (a socket load balancer) put in place of those dialed. `source` and `destination` are
-/// those of the SYN.
-#[inline(always)]
-#[must_use]
-pub fn translated(
-    policy: impl Row,
-    source: Addr,
-    destination: Addr,
-    port: u16,
-    tables: &impl Tables,
-) -> bool {
-    let route = tables.route(destination);
-    if !route.is_local() || policy.is_loopback(destination) || policy.passes_local(port) {
-        return false;
-    }
-    let exempt = source.is_self() && policy.has_dialect(DIALECT_SELF_EXEMPT);
-    // 1 and 2
-    let exempt = exempt || policy.is_tunnel_out(port) || route.excluded().is_some();
-    let exempt = exempt
-        || policy.has(List::OutPortExcluded) && tables.port(List::OutPortExcluded, port).is_some();
-    !exempt
 }
 
 /// The rules in their order.

@@ -9,7 +9,6 @@ mod marked;
 mod outbound_table;
 mod owners;
 mod routes;
-mod translated;
 mod transparent_mode;
 
 use std::collections::HashMap;

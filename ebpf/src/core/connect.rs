@@ -147,9 +147,10 @@ fn try_connect<const V6: bool>(
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
         Verdict::Untouched if !conn.captured_family => {
-            // An earlier connection of the socket may have one.
+            // That of an earlier connection of the socket says nothing of this one.
             if let Some(record) = maps::record(ctx.socket()) {
-                record.role = Role::Direct as u16;
+                record.role = 0;
+                record.target_port = 0;
             }
         }
         Verdict::Untouched => record_direct(ctx, netns, policy, &conn),
@@ -237,7 +238,7 @@ fn redirect<const V6: bool>(
 }
 
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
-/// this socket is less exact, and its destination is not evaluated again after another program has translated it.
+/// this socket is less exact.
 ///
 /// Most of these connections need no record: getsockopt detects which end has connected, and sockops detects the proxy's by
 /// their owner, the sidecar's calls to the app by their mark. A record is needed for a bound port, and for MPTCP sockets,

@@ -16,8 +16,8 @@ pub use counts::count;
 pub use destinations::{add_destination, destination, is_leaving, target_seed};
 pub use events::{Report, is_traced, report};
 pub use handshakes::{
-    count_reason, handshake, handshakes_are_few, handshakes_have_room, publish_handshake,
-    withdraw_handshake,
+    count_reason, handshake, handshakes_are_few, handshakes_have_room, has_translated_room,
+    publish_handshake, withdraw_handshake,
 };
 pub use inbound::{inbound_netns, run_inbound_program};
 pub use inbound_dedup::is_repeated;

@@ -23,7 +23,7 @@ use sidetrack_common::{
         DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey,
         ON_LOOPBACK, Role, SockRecord,
     },
-    decide::{self, ECONNREFUSED},
+    decide::{self, ECONNREFUSED, Outbound, Tables as _, Verdict},
     event::EventKind,
     names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod,
@@ -35,7 +35,7 @@ use crate::{
     maps::{self, Report},
     tables::PodTables,
 };
-use sidetrack_ebpf::ctx::sock_ops::SockOps;
+use sidetrack_ebpf::ctx::{decision, sock_ops::SockOps};
 
 const E2BIG: i32 = -7;
 const ENOMEM: i32 = -12;
@@ -69,30 +69,31 @@ fn connecting(ops: &SockOps<'_>) {
         return;
     }
     let Some(sk) = ops.socket() else { return };
-    // Few connections that go to their destination directly have one.
-    let mut record = SockRecord {
-        addr: Addr::UNSPECIFIED,
-        source: Addr::UNSPECIFIED,
-        port: ops.remote_port(),
-        role: Role::Direct as u16,
-        capture_port: 0,
-        target_port: ops.remote_port(),
-    };
-    if let Some(own) = maps::record(sk) {
-        record = *own;
-    }
-    if record.role == Role::Direct as u16 {
-        record.capture_port = inbound_port_of_proxy(ops);
-    }
-    let record = &record;
-    let assigned = record.role == Role::Assigned as u16;
-    let (dialed, dialed_port) = if record.role == Role::Dialed as u16 || assigned {
-        (record.addr, record.port)
-    } else if record.capture_port != 0 && is_translated(ops, record) {
-        maps::translation_seen();
-        (ops.remote(), ops.remote_port())
+    let record = maps::record(sk).map(|record| &*record);
+    let redirected = record.filter(|record| {
+        record.role == Role::Dialed as u16 || record.role == Role::Assigned as u16
+    });
+    let (record, dialed, dialed_port) = if let Some(record) = redirected {
+        (*record, record.addr, record.port)
     } else {
-        return;
+        let (remote, port) = (ops.remote(), ops.remote_port());
+        if record.is_some_and(|record| remote.is(record.addr) && port == record.port) {
+            return;
+        }
+        let capture_port = port_after_translation(ops);
+        if capture_port == 0 {
+            return;
+        }
+        maps::translation_seen();
+        let record = SockRecord {
+            addr: Addr::UNSPECIFIED,
+            source: Addr::UNSPECIFIED,
+            port: 0,
+            role: Role::Direct as u16,
+            capture_port,
+            target_port: 0,
+        };
+        (record, remote, port)
     };
     let row = HandshakeRow {
         key: client_key(ops),
@@ -101,21 +102,26 @@ fn connecting(ops: &SockOps<'_>) {
             source: record.source,
             dialed_port,
             capture_port: record.capture_port,
-            assigned: u32::from(assigned),
+            assigned: u32::from(record.role == Role::Assigned as u16),
             client_cookie: ops.cookie(),
         },
     };
     let netns = row.key.netns;
     // connect checked that there was room, but may have put the SYN off (TCP_FASTOPEN_CONNECT) since. It can no longer
-    // be refused; without a row its sidecar does not learn where it was to go, and what another program has translated
-    // goes past the sidecar. Other pods cannot take the rows that each pod has for itself.
-    if !maps::handshakes_are_few(netns) {
+    // be refused; without a row its sidecar does not learn where it was to go. What another program has translated was
+    // not checked, and would go past the sidecar: other pods cannot cause that.
+    let has_room = if record.role == Role::Direct as u16 {
+        maps::has_translated_room(netns)
+    } else {
+        maps::handshakes_are_few(netns)
+    };
+    if !has_room {
         debug!(ops.inner, "too many handshakes netns={}", netns);
     } else if maps::publish_handshake(&row).is_err() {
         warn!(ops.inner, "handshake row lost netns={}", netns);
     }
     ops.enable_state_callback();
-    maps::count_reason(reason(ops, netns, record));
+    maps::count_reason(reason(ops, netns, &record));
 }
 
 /// Why a connection has no target that names its destination.
@@ -150,46 +156,41 @@ fn reason(ops: &SockOps<'_>, netns: u64, record: &SockRecord) -> HandshakeReason
     }
 }
 
-/// The inbound port, if this connection of the proxy's goes to its own pod perhaps; else 0. connect has redirected those
-/// that were to go there. A missing record is no proof that this is one that connect has decided about.
+/// The port of the sidecar where a connection goes that connect left alone, and a program of an ancestor cgroup has
+/// translated to an address of the pod; else 0. As with iptables, which sees the translated address, the rules decide about
+/// that: sk_lookup finds the row. Without a record of what was dialed they decide once more as they did.
 #[inline(always)]
-fn inbound_port_of_proxy(ops: &SockOps<'_>) -> u16 {
-    let netns = ops.netns();
-    let Some(pod) = maps::pod(netns) else {
-        return 0;
-    };
-    if !pod::may_be_own(pod.flags, ops.remote()) {
-        return 0;
-    }
-    let Some(policy) = maps::policy(pod.policy) else {
-        return 0;
-    };
-    // The sidecar's own calls to the app in mode TPROXY.
-    if policy.transparent_mark != 0 && ops.mark() == policy.transparent_mark {
-        return 0;
-    }
-    let tables = PodTables::of_packet(netns, pod);
-    decide::inbound_port_of(policy, ops.owner(), &tables)
-}
-
-/// Whether a program of an ancestor cgroup has translated the destination of the proxy's connection to an
-/// address of the pod. As with iptables, which sees the translated address, it goes to the inbound port:
-/// sk_lookup finds the row.
-#[inline(always)]
-fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
+fn port_after_translation(ops: &SockOps<'_>) -> u16 {
     let (remote, port) = (ops.remote(), ops.remote_port());
-    if remote.is(record.addr) && port == record.port {
-        return false;
-    }
     let netns = ops.netns();
     let Some(pod) = maps::pod(netns) else {
-        return false;
+        return 0;
     };
+    if !pod::may_be_own(pod.flags, remote) || !pod.captures(remote.family()) {
+        return 0;
+    }
     let Some(policy) = maps::policy(pod.policy) else {
-        return false;
+        return 0;
     };
     let tables = PodTables::of_packet(netns, pod);
-    pod.captures(remote.family()) && decide::translated(policy, ops.local(), remote, port, &tables)
+    // To other addresses every translation is the proxy's business, or was captured.
+    if !tables.is_own(remote) {
+        return 0;
+    }
+    let conn = Outbound {
+        owner: ops.owner(),
+        source: ops.local().of_any_family(policy.zero()),
+        destination: remote.of_any_family(policy.zero()),
+        port,
+        mark: ops.mark(),
+        routing_header: false,
+        captured_family: true,
+    };
+    let decision = decision::any(decide::outbound(policy, &conn, &tables), policy);
+    match decision.verdict {
+        Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => port,
+        _ => 0,
+    }
 }
 
 #[inline(always)]

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lab::{agent::Agent, network::Lab, node::VIP, sidecar};
 use sidetrack_common::names::{
-    HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE,
+    HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE, HANDSHAKE_TRANSLATED,
 };
 
 use super::{WITH_HANDSHAKE_ROWS, accepted_by, filter, maps, wait_no_handshakes, wait_problem};
@@ -73,7 +73,7 @@ kernel_test!(every_pod_has_its_guaranteed_handshakes);
 /// Pods whose sidecars hang use the whole pool.
 fn every_pod_has_its_guaranteed_handshakes() -> Result<()> {
     let (quota, guarantee) = (HANDSHAKE_QUOTA as usize, HANDSHAKE_GUARANTEE as usize);
-    let room = (HANDSHAKE_POOL - HANDSHAKE_RESERVE) as usize;
+    let room = (HANDSHAKE_POOL - HANDSHAKE_TRANSLATED - HANDSHAKE_RESERVE) as usize;
     let mut lab = Lab::new()?;
     let agent = Agent::start(lab.places())?;
     let mut started = Vec::new();

@@ -3,7 +3,7 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -64,11 +64,11 @@ impl Keeper {
     }
 
     /// Why only another agent can maintain the installation: a restart mounts the directories anew. What has never been the
-    /// node's directory is no reason, because it would not be after a restart either. `root` has the node's files.
-    pub fn obsolete(&mut self, root: &Path) -> Option<String> {
+    /// node's directory is no reason, because it would not be after a restart either.
+    pub fn obsolete(&mut self) -> Option<String> {
         for mount in &self.installation.mounts {
             let (is_current, was_current) =
-                (mount.is_current(root), self.current.contains(&mount.seen));
+                (mount.is_current(), self.current.contains(&mount.seen));
             if is_current == Some(false) && was_current {
                 let path = mount.on_node.display();
                 return Some(format!(

@@ -183,7 +183,21 @@ fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
         let node = Node::new("10-calico.conflist", CALICO);
         let first = node.dir.path().join("net.d/05-a.conflist");
         make(&first);
-        let mut keeper = Keeper::new(node.installation.clone());
+        // The node's root has what the link leads to.
+        let (root, seen) = (node.dir.path().join("root"), node.dir.path().join("net.d"));
+        for dir in ["root/nonexistent", "root/conf"] {
+            fs::create_dir_all(node.dir.path().join(dir)).unwrap();
+        }
+        fs::write(root.join("nonexistent/file"), CALICO).unwrap();
+        let mut installation = node.installation.clone();
+        installation.mounts.push(Mount {
+            seen,
+            on_node: "/conf".into(),
+            root: root.clone(),
+        });
+        let on_node = root.join("conf/05-a.conflist");
+        std::os::unix::fs::symlink("/nonexistent/file", on_node).unwrap();
+        let mut keeper = Keeper::new(installation);
         for _ in 0..2 {
             keeper.turn();
             let problem = keeper.problem().unwrap();
@@ -200,6 +214,22 @@ fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
         keeper.turn();
         assert!(keeper.is_in_place() && keeper.problem().is_none());
     }
+}
+
+/// Also on the node: some runtimes skip it, others have no network.
+#[test]
+fn a_link_that_leads_nowhere_is_skipped() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    let first = node.dir.path().join("net.d/05-a.conflist");
+    std::os::unix::fs::symlink("/nonexistent/file", first).unwrap();
+    node.installation.install().all_done();
+    let mut within = node.installation.clone();
+    within.mounts.push(Mount {
+        seen: within.conf_dir.clone(),
+        on_node: within.conf_dir.clone(),
+        root: "/proc/self/root".into(),
+    });
+    assert!(within.install().all_done().is_empty());
 }
 
 #[test]
@@ -293,6 +323,7 @@ fn another_directory_on_the_node_needs_another_agent() {
     let mount = |seen: &Path, on_node: &Path| Mount {
         seen: seen.to_owned(),
         on_node: on_node.to_owned(),
+        root: "/proc/self/root".into(),
     };
     // The second one was never the node's, and the third is not known.
     node.installation.mounts = vec![
@@ -301,12 +332,11 @@ fn another_directory_on_the_node_needs_another_agent() {
         mount(&elsewhere, Path::new("/nonexistent")),
     ];
     let mut keeper = Keeper::new(node.installation);
-    let root = Path::new("/proc/self/root");
-    assert_eq!(keeper.obsolete(root), None);
+    assert_eq!(keeper.obsolete(), None);
     fs::remove_file(&link).unwrap();
-    assert_eq!(keeper.obsolete(root), None, "not known");
+    assert_eq!(keeper.obsolete(), None, "not known");
     std::os::unix::fs::symlink(&second, &link).unwrap();
-    let reason = keeper.obsolete(root).unwrap();
+    let reason = keeper.obsolete().unwrap();
     assert!(reason.contains(&*link.to_string_lossy()), "{reason}");
 }
 

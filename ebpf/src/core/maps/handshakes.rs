@@ -10,7 +10,8 @@ use aya_ebpf::{
 use sidetrack_common::{
     conn::{Handshake, HandshakeKey, HandshakeReason, HandshakeRow},
     names::{
-        HANDSHAKE_CAPACITY, HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE,
+        HANDSHAKE_CAPACITY, HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA,
+        HANDSHAKE_RESERVE, HANDSHAKE_TRANSLATED,
     },
 };
 
@@ -50,13 +51,28 @@ pub fn count_reason(reason: HandshakeReason) {
 /// that pass the check at the same time.
 #[inline(always)]
 pub fn handshakes_have_room(netns: u64) -> bool {
-    has_room(netns, HANDSHAKE_QUOTA, HANDSHAKE_POOL - HANDSHAKE_RESERVE)
+    has_room(
+        netns,
+        HANDSHAKE_QUOTA,
+        HANDSHAKE_POOL - HANDSHAKE_TRANSLATED - HANDSHAKE_RESERVE,
+    )
 }
 
 /// The same for a row that is being added: connections that passed the check at the same time have one, those that
 /// another process has put off meanwhile have not.
 #[inline(always)]
 pub fn handshakes_are_few(netns: u64) -> bool {
+    has_room(
+        netns,
+        HANDSHAKE_QUOTA + SLACK,
+        HANDSHAKE_POOL - HANDSHAKE_TRANSLATED,
+    )
+}
+
+/// The same for a row of a connection that another program has translated, which nothing has checked: no redirected one
+/// takes what is for these.
+#[inline(always)]
+pub fn has_translated_room(netns: u64) -> bool {
     has_room(netns, HANDSHAKE_QUOTA + SLACK, HANDSHAKE_POOL)
 }
 

@@ -35,6 +35,10 @@ use crate::{
 const MAX_LISTED: usize = 4096;
 /// Rules of return routes that are remembered, so that they are removed again.
 const MAX_MARKED: usize = 16;
+/// Hops of a multipath route that are looked at. One with more counts as captured.
+const MAX_HOPS: usize = 16;
+/// No interface has this number, so that no list names it.
+const NO_INTERFACE: u32 = 0;
 /// How long reading may take.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -208,6 +212,11 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
                     .filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
                 let hop = live.next()?;
                 route.other_hops = live.map(|hop| hop.interface_index).collect();
+                route.other_hops.sort_unstable();
+                route.other_hops.dedup();
+                if route.other_hops.len() > MAX_HOPS {
+                    route.other_hops = vec![NO_INTERFACE];
+                }
                 route.ifindex = hop.interface_index;
                 route.gateway = hop.attributes.iter().find_map(|attribute| match attribute {
                     RouteAttribute::Gateway(addr) => ip(addr),
