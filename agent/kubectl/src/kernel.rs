@@ -61,6 +61,11 @@ impl Kernel {
     }
 }
 
+/// Whether a release is one of RHEL 9's, whose number is that of none of its facilities.
+pub fn has_backports(release: &str) -> bool {
+    release.contains(".el9")
+}
+
 /// How agents on a node with this kernel choose pods, if they have no settings of their own.
 pub fn mesh_on(kernel: Option<Kernel>, enroll: Enroll) -> Mesh {
     Mesh {

@@ -112,8 +112,8 @@ struct SourceFlags {
     /// This node's name in Kubernetes [env: NODE_NAME, without --pods-dir]
     #[arg(long, value_name = "NAME", value_parser = node_name)]
     node_name: Option<String>,
-    /// The DaemonSet this agent belongs to. If it has been deleted, the agent removes everything from the
-    /// node when it ends
+    /// The DaemonSet this agent belongs to. If it and the ConfigMap of the same name, or their namespace, have been
+    /// deleted, the agent removes everything from the node when it ends
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "pods_dir")]
     daemonset: Option<PodRef>,
     /// The pod this agent runs in, if it is one of a DaemonSet: instead of --daemonset, where neither

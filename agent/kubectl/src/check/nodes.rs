@@ -5,14 +5,14 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::Remarks;
-use crate::kernel::{OLDEST, kernel_of};
+use crate::kernel::{OLDEST, has_backports, kernel_of};
 
 /// A node.
 #[derive(Debug, Serialize)]
 pub struct NodeRow {
     name: String,
     kernel: Option<String>,
-    /// Unknown if kubelet has not reported its version.
+    /// Unknown if kubelet has not reported its version, or that says little.
     ok: Option<bool>,
     restriction: Option<String>,
 }
@@ -52,16 +52,23 @@ fn row(node: &Node, remarks: &mut Remarks) -> NodeRow {
             restriction: None,
         };
     };
-    let ok = kernel >= OLDEST;
-    if !ok {
+    let ok = if kernel < OLDEST && has_backports(release) {
+        remarks.notes.push(format!(
+            "unknown: node {name} has Linux {release}, whose distribution ports facilities back: `sidetrack doctor` on the node says whether it can run"
+        ));
+        None
+    } else {
+        Some(kernel >= OLDEST)
+    };
+    if ok == Some(false) {
         remarks.problems.push(format!(
             "node {name} has Linux {release}, and sidetrack needs 5.15: if the distribution ports facilities back, `sidetrack doctor` on the node says whether it can run; otherwise keep the agents off it with nodeSelector"
         ));
     }
     NodeRow {
         kernel: Some(release.to_owned()),
-        ok: Some(ok),
-        restriction: kernel.restriction().filter(|_| ok),
+        ok,
+        restriction: kernel.restriction().filter(|_| ok == Some(true)),
         name,
     }
 }

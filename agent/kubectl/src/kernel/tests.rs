@@ -1,4 +1,4 @@
-use super::{Kernel, OLDEST};
+use super::{Kernel, OLDEST, has_backports};
 
 #[test]
 fn releases() {
@@ -19,6 +19,12 @@ fn releases() {
             "{release}"
         );
     }
+}
+
+#[test]
+fn distributions_port_facilities_back() {
+    assert!(has_backports("5.14.0-570.32.1.el9_6.x86_64"));
+    assert!(!has_backports("5.14.21-150500.55.19-default") && !has_backports("5.10.0-30-amd64"));
 }
 
 #[test]
