@@ -41,8 +41,10 @@ const E2BIG: i32 = -7;
 const ENOMEM: i32 = -12;
 const EEXIST: i32 = -17;
 
-/// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks.
+/// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks. As a function of its own it
+/// would have a stack beside the program's.
 #[sock_ops]
+#[inline(always)]
 pub fn st_sockops(ctx: SockOpsContext) -> u32 {
     let ops = SockOps { inner: &ctx };
     // Ifs, not a match: LLVM may turn a match into a jump table, which BPF does not have.
