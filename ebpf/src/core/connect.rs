@@ -240,9 +240,8 @@ fn redirect<const V6: bool>(
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact.
 ///
-/// Most of these connections need no record: getsockopt detects which end has connected, and sockops detects the proxy's by
-/// their owner, the sidecar's calls to the app by their mark. A record is needed for a bound port, and for MPTCP sockets,
-/// for which getsockopt cannot detect it.
+/// Most of these connections need no record: getsockopt detects which end has connected, and sockops asks the rules again. A
+/// record is needed for a bound port, and for MPTCP sockets, for which getsockopt cannot detect it.
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
