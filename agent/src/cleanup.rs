@@ -76,7 +76,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         problem = problem.or_else(|| {
             let path = remaining.other.first()?.display();
             Some(anyhow!(
-                "{path} has one that asks an agent on another socket: pass that to --socket"
+                "{path} has one that asks an agent on another socket: if none runs there, pass that to --socket"
             ))
         });
     }

@@ -142,7 +142,11 @@ pub async fn run(config: Config) -> Result<()> {
         _ = daemon.interrupt.recv() => {}
     }
     service_manager::report_end();
-    // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other.
+    if let Some(error) = &failure {
+        warn!("ending: {error:#}");
+    }
+    // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other. Without its
+    // follower the agent hears of no more of them: what is undecided then stays.
     let decided = daemon.ending.wait_for(|it| *it != Ending::Undecided);
     tokio::select! {
         failed = follow, if failure.is_none() => failure = failed.err(),

@@ -109,7 +109,7 @@ pub enum HandshakeReason {
     ManyDestinations = 4,
     /// In mode TPROXY the proxy calls its own pod.
     Transparent = 5,
-    /// Another program has translated a destination of the proxy's to an address of the pod.
+    /// Another program has translated a destination to an address of the pod, mostly of the proxy's connections.
     Translated = 6,
 }
 

@@ -114,13 +114,13 @@ pub const HANDSHAKE_CAPACITY: u32 = 65_536;
 /// Rows that every pod can have at any time, however many the others have. A handshake with a working sidecar takes
 /// microseconds.
 pub const HANDSHAKE_GUARANTEE: u32 = 8;
-/// Rows for what pods have beyond their guarantee. A connection is refused when fewer than [`HANDSHAKE_RESERVE`] of them
-/// are free.
+/// Rows for what pods have beyond their guarantee. A connection is refused when fewer than [`HANDSHAKE_RESERVE`] and
+/// [`HANDSHAKE_TRANSLATED`] of them are free.
 pub const HANDSHAKE_POOL: u32 = HANDSHAKE_CAPACITY - MAX_PODS * HANDSHAKE_GUARANTEE;
 /// Rows kept free for connections that were allowed while the table was filling up.
 pub const HANDSHAKE_RESERVE: u32 = 1_024;
-/// Rows of the pool for connections whose destination a socket load balancer has translated: no redirected one takes them,
-/// so that pods whose sidecars hang do not lead others' past their sidecars.
+/// Rows of the pool that redirected connections leave to those whose destination a socket load balancer has translated, so
+/// that pods whose sidecars hang rarely lead others' past their sidecars. A pod's guarantee is the only certain part.
 pub const HANDSHAKE_TRANSLATED: u32 = 4_096;
 /// Rows of [`HANDSHAKES`] that one pod may have, capped so that a pod whose sidecar hangs leaves room
 /// for the others. A working sidecar has far fewer handshakes in flight.

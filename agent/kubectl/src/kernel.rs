@@ -74,11 +74,13 @@ pub fn mesh_on(kernel: Option<Kernel>, enroll: Enroll) -> Mesh {
     }
 }
 
-/// The kernels of nodes, as far as they are known.
+/// The kernels of nodes, as far as it is known what they can do.
 pub fn kernels<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, Kernel> {
-    let known = nodes
-        .into_iter()
-        .filter_map(|node| Some((node.name_any(), kernel_of(node)?.1)));
+    let known = nodes.into_iter().filter_map(|node| {
+        let (release, kernel) = kernel_of(node)?;
+        let is_known = kernel >= OLDEST || !has_backports(release);
+        is_known.then(|| (node.name_any(), kernel))
+    });
     known.collect()
 }
 

@@ -247,7 +247,10 @@ impl Installation {
         let name = path.file_name().map(Path::new).unwrap_or(path);
         path.is_symlink()
             && !path.exists()
-            && mount.is_none_or(|mount| mount.open_on_node(name).err() == Some(Errno::ENOENT))
+            && mount.is_none_or(|mount| {
+                mount.is_current() == Some(true)
+                    && mount.open_on_node(name).err() == Some(Errno::ENOENT)
+            })
     }
 
     fn configurations(&self) -> Result<Vec<PathBuf>> {

@@ -243,7 +243,8 @@ struct RemoveOnDrop(SocketFile);
 
 impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
-        if self.0.is_there() {
+        // A successor may have bound another one.
+        if SocketFile::of(self.0.path()).is_ok_and(|found| found == self.0) {
             let _ = fs::remove_file(self.0.path());
         }
     }

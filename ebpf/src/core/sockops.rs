@@ -110,8 +110,8 @@ fn connecting(ops: &SockOps<'_>) {
     };
     let netns = row.key.netns;
     // connect checked that there was room, but may have put the SYN off (TCP_FASTOPEN_CONNECT) since. It can no longer
-    // be refused; without a row its sidecar does not learn where it was to go. What another program has translated was
-    // not checked, and would go past the sidecar: other pods cannot cause that.
+    // be refused; without a row its sidecar does not learn where it was to go, and what another program has translated
+    // goes past the sidecar. A pod has a few rows that others cannot take.
     let has_room = if record.role == Role::Direct as u16 {
         maps::has_translated_room(netns)
     } else {
@@ -175,8 +175,8 @@ fn port_after_translation(ops: &SockOps<'_>) -> u16 {
         return 0;
     };
     let tables = PodTables::of_packet(netns, pod);
-    // To other addresses every translation is the proxy's business, or was captured.
-    if !tables.is_own(remote) {
+    // Only the pod's own addresses can be served here. A socket that is bound to a device does not reach them.
+    if !tables.is_own(remote) || ops.is_bound_to_device() {
         return 0;
     }
     let conn = Outbound {
@@ -190,7 +190,12 @@ fn port_after_translation(ops: &SockOps<'_>) -> u16 {
     };
     let decision = decision::any(decide::outbound(policy, &conn, &tables), policy);
     match decision.verdict {
-        Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => port,
+        // sk_lookup serves no other port.
+        Verdict::Redirect { port, .. } | Verdict::Assign { port, .. }
+            if port == policy.inbound_port || port == policy.outbound_port =>
+        {
+            port
+        }
         _ => 0,
     }
 }

@@ -8,7 +8,7 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_skc_to_mptcp_sock},
     programs::SockOpsContext,
 };
-use sidetrack_common::{addr::Addr, decide::Owner};
+use sidetrack_common::{addr::Addr, decide::Owner, pod::LOOPBACK_IFINDEX};
 
 use super::{
     AF_INET6, addr_field, field, owner,
@@ -116,6 +116,13 @@ impl SockOps<'_> {
     pub fn mark(&self) -> u32 {
         let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
         if sk.is_null() { 0 } else { field!(sk, mark) }
+    }
+
+    /// Whether the socket is bound to a device (SO_BINDTODEVICE) other than lo.
+    #[inline(always)]
+    pub fn is_bound_to_device(&self) -> bool {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        !sk.is_null() && field!(sk, bound_dev_if) > LOOPBACK_IFINDEX
     }
 
     /// The socket's own address.

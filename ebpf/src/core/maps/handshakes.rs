@@ -69,8 +69,8 @@ pub fn handshakes_are_few(netns: u64) -> bool {
     )
 }
 
-/// The same for a row of a connection that another program has translated, which nothing has checked: no redirected one
-/// takes what is for these.
+/// The same for a row of a connection that another program has translated, which nothing has checked. Redirected ones leave
+/// a part of the pool to these.
 #[inline(always)]
 pub fn has_translated_room(netns: u64) -> bool {
     has_room(netns, HANDSHAKE_QUOTA + SLACK, HANDSHAKE_POOL)
