@@ -132,8 +132,12 @@ fn who_forges_the_node_s_address_is_captured() -> Result<()> {
             dial.patience_ms = 300;
             let forged = other.dial(dial)?;
             ensure!(forged.is_err(), "its answer goes to the node: {forged:?}");
-            let found = captured(&ambient, family)?;
-            ensure!(found == count, "{port}: {found} were captured");
+            // The pod may have to learn its neighbor first.
+            eventually(Duration::from_secs(5), || {
+                let found = captured(&ambient, family)?;
+                ensure!(found == count, "{port}: {found} were captured");
+                Ok(())
+            })?;
         }
     }
     Ok(())
