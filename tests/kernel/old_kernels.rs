@@ -103,8 +103,8 @@ fn verifiers_have_room() -> Result<()> {
     /// Of BPF_COMPLEXITY_LIMIT_INSNS, 1,000,000. Those for sendmsg take about 100,000 each. A value that is known on one
     /// way and not on another doubles what comes after it.
     const MAX_OF_DNS: u32 = 160_000;
-    /// Connect and the inbound program take 60,000 each.
-    const MAX_INSTRUCTIONS: u32 = 100_000;
+    /// Connect takes up to 85,000 on Linux 6.18, and the inbound program 50,000 there and 116,000 on 6.1.
+    const MAX_INSTRUCTIONS: u32 = 160_000;
     let mut lab = Lab::new()?;
     let _agent = Agent::start(lab.places())?;
     let pod = lab.pod("app", 2)?;
