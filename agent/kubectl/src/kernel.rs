@@ -15,7 +15,7 @@ pub struct Kernel {
 }
 
 /// The oldest that sidetrack needs, see docs/kernels.md.
-pub const OLDEST: Kernel = Kernel::new(5, 15);
+const OLDEST: Kernel = Kernel::new(5, 15);
 /// The oldest that reports the interface of inbound connections.
 const INTERFACES: Kernel = Kernel::new(5, 17);
 /// What older kernels do not have, each with the oldest that has it.
@@ -48,6 +48,12 @@ impl Kernel {
         Some(Self { major, minor })
     }
 
+    /// Whether sidetrack can run, by its release; `None` if that says too little.
+    pub fn is_enough(self, release: &str) -> Option<bool> {
+        let is_new = self >= OLDEST;
+        (is_new || !has_backports(release)).then_some(is_new)
+    }
+
     /// Whether rules for interfaces work.
     pub fn sees_interfaces(self) -> bool {
         self >= INTERFACES
@@ -62,7 +68,7 @@ impl Kernel {
 }
 
 /// Whether a release is one of RHEL 9's, whose number is that of none of its facilities.
-pub fn has_backports(release: &str) -> bool {
+fn has_backports(release: &str) -> bool {
     release.contains(".el9")
 }
 
@@ -78,8 +84,8 @@ pub fn mesh_on(kernel: Option<Kernel>, enroll: Enroll) -> Mesh {
 pub fn kernels<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, Kernel> {
     let known = nodes.into_iter().filter_map(|node| {
         let (release, kernel) = kernel_of(node)?;
-        let is_known = kernel >= OLDEST || !has_backports(release);
-        is_known.then(|| (node.name_any(), kernel))
+        kernel.is_enough(release)?;
+        Some((node.name_any(), kernel))
     });
     known.collect()
 }

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     EbpfContext as _, Global,
-    bindings::BPF_SOCK_OPS_STATE_CB_FLAG,
+    bindings::{BPF_SOCK_OPS_STATE_CB_FLAG, bpf_sock},
     helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_skc_to_mptcp_sock},
     programs::SockOpsContext,
 };
@@ -51,11 +51,17 @@ impl SockOps<'_> {
         field!(self.inner.ops, __bindgen_anon_1.args[1])
     }
 
+    /// `None` if it is not a full socket.
+    #[inline(always)]
+    fn sk(&self) -> Option<*mut bpf_sock> {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        (!sk.is_null()).then_some(sk)
+    }
+
     /// The socket, for its record. `None` if it is not a full socket.
     #[inline(always)]
     pub fn socket(&self) -> Option<*mut c_void> {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        (!sk.is_null()).then_some(sk.cast())
+        self.sk().map(<*mut bpf_sock>::cast)
     }
 
     /// Whether the socket is a subflow of an MPTCP socket, if this kernel reports it.
@@ -79,10 +85,9 @@ impl SockOps<'_> {
     /// Whether the socket serves IPv6 alone (`IPV6_V6ONLY`).
     #[inline(always)]
     pub fn is_v6_only(&self) -> bool {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        if sk.is_null() {
+        let Some(sk) = self.sk() else {
             return false;
-        }
+        };
         let bits: u8 = tcp_sock(sk).map_or(0, |tcp| load(tcp, &OFFSET_SOCK_V6ONLY));
         u32::from(bits) & MASK_SOCK_V6ONLY.load() != 0
     }
@@ -104,25 +109,20 @@ impl SockOps<'_> {
     /// The process that created the socket.
     #[inline(always)]
     pub fn owner(&self) -> Owner {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        if sk.is_null() {
-            return Owner::UNKNOWN;
-        }
-        owner::owner(sk)
+        self.sk().map_or(Owner::UNKNOWN, owner::owner)
     }
 
     /// `SO_MARK` of the socket, 0 if it has none.
     #[inline(always)]
     pub fn mark(&self) -> u32 {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        if sk.is_null() { 0 } else { field!(sk, mark) }
+        self.sk().map_or(0, |sk| field!(sk, mark))
     }
 
     /// Whether the socket is bound to a device (SO_BINDTODEVICE) other than lo.
     #[inline(always)]
     pub fn is_bound_to_device(&self) -> bool {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        !sk.is_null() && field!(sk, bound_dev_if) > LOOPBACK_IFINDEX
+        self.sk()
+            .is_some_and(|sk| field!(sk, bound_dev_if) > LOOPBACK_IFINDEX)
     }
 
     /// The socket's own address.
@@ -175,10 +175,7 @@ impl SockOps<'_> {
     /// What has failed on the socket, as `SO_ERROR` would say: an errno, 0 if nothing has.
     #[inline(always)]
     pub fn error(&self) -> i32 {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        if sk.is_null() {
-            return 0;
-        }
-        tcp_sock(sk).map_or(0, |tcp| load(tcp, &OFFSET_SOCK_ERR))
+        let tcp = self.sk().and_then(tcp_sock);
+        tcp.map_or(0, |tcp| load(tcp, &OFFSET_SOCK_ERR))
     }
 }

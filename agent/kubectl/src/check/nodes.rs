@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::Remarks;
-use crate::kernel::{OLDEST, has_backports, kernel_of};
+use crate::kernel::kernel_of;
 
 /// A node.
 #[derive(Debug, Serialize)]
@@ -52,14 +52,12 @@ fn row(node: &Node, remarks: &mut Remarks) -> NodeRow {
             restriction: None,
         };
     };
-    let ok = if kernel < OLDEST && has_backports(release) {
+    let ok = kernel.is_enough(release);
+    if ok.is_none() {
         remarks.notes.push(format!(
             "unknown: node {name} has Linux {release}, whose distribution ports facilities back: `sidetrack doctor` on the node says whether it can run"
         ));
-        None
-    } else {
-        Some(kernel >= OLDEST)
-    };
+    }
     if ok == Some(false) {
         remarks.problems.push(format!(
             "node {name} has Linux {release}, and sidetrack needs 5.15: if the distribution ports facilities back, `sidetrack doctor` on the node says whether it can run; otherwise keep the agents off it with nodeSelector"
