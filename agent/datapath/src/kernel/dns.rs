@@ -55,10 +55,7 @@ fn load(loader: &Loader) -> Result<[OwnedFd; DNS_HOOKS.len()]> {
         "the kernel lets no program read its memory (lockdown=confidentiality, or no CAP_PERFMON): who sends a datagram is unknown"
     );
     let mut ebpf = loader.load(objects::DNS, &[])?;
-    let mut programs = Vec::new();
-    for hook in &DNS_HOOKS {
-        programs.push(objects::load_program(&mut ebpf, &hook.program())?);
-    }
+    let programs = objects::load_programs(&mut ebpf, &DNS_HOOKS.each_ref().map(Hook::program))?;
     Ok(programs.try_into().expect("one for each hook"))
 }
 

@@ -15,12 +15,12 @@ use sidetrack_common::conn::WantedListener;
 use super::{
     adoption::Adoption,
     charges::Charges,
-    hooks::{CGROUP_HOOKS, INBOUND_PROGRAM},
+    hooks::{CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
     inbound::InboundTemplate,
     kernel_layout,
     kernel_log::LogLevel,
     maps::Maps,
-    objects::{Loader, load_program},
+    objects::{Loader, load_programs},
     pins::Pins,
     queues::Queues,
     tasks::Tasks,
@@ -53,10 +53,10 @@ impl Loaded {
         };
         let mut ebpf = loader.core(level)?;
         let maps = Maps::open(pins)?;
-        let hooks = CGROUP_HOOKS.iter();
-        let hooks = hooks.map(|hook| load_program(&mut ebpf, &hook.program()));
-        let hooks = hooks.collect::<Result<_>>()?;
-        let inbound_program = load_program(&mut ebpf, INBOUND_PROGRAM)?;
+        let programs = CGROUP_HOOKS.iter().map(Hook::program);
+        let programs: Vec<_> = programs.chain([INBOUND_PROGRAM.into()]).collect();
+        let mut hooks = load_programs(&mut ebpf, &programs)?;
+        let inbound_program = hooks.pop().expect("it is the last of them");
         let inbound = InboundTemplate::new(pins, &ebpf, level)?;
         let types = Btf::from_sys_fs().context("read the kernel's BTF")?;
         let adoption = Adoption::load((&mut ebpf, &types), pins)?.into();

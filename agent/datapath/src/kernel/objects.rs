@@ -1,8 +1,11 @@
 //! The compiled kernel programs. The core is loaded when the agent starts, the others when the first pod needs them.
 
 use std::{
+    collections::HashMap,
     os::fd::{AsFd as _, OwnedFd},
     path::PathBuf,
+    sync::Mutex,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -144,9 +147,36 @@ impl Loader {
     }
 }
 
-/// Loads a program of an object, which is then ready to be attached.
+/// Loads programs of an object, which are then ready to be attached.
+///
+/// The kernel's verifier needs up to a tenth of a second for one, so two are verified at a time.
+pub(super) fn load_programs(ebpf: &mut Ebpf, names: &[String]) -> Result<Vec<OwnedFd>> {
+    let mut programs: HashMap<&str, &mut Program> = ebpf.programs_mut().collect();
+    let waiting = names.iter();
+    let waiting = Mutex::new(waiting.filter_map(|name| programs.remove_entry(name.as_str())));
+    let next = || waiting.lock().expect("no loader panics").next();
+    let load_rest = || -> Result<()> {
+        while let Some((name, program)) = next() {
+            load(program).with_context(|| format!("load {name}"))?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(&load_rest);
+        load_rest().and(other.join().expect("no loader panics"))
+    })?;
+    let names = names.iter();
+    names.map(|name| descriptor(find(ebpf, name)?)).collect()
+}
+
+/// The same for one.
 pub(super) fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {
     let program = find(ebpf, name)?;
+    load(program).with_context(|| format!("load {name}"))?;
+    descriptor(program)
+}
+
+fn load(program: &mut Program) -> Result<()> {
     match program {
         Program::CgroupSock(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
@@ -155,9 +185,12 @@ pub(super) fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {
         Program::SkLookup(program) => program.load(),
         Program::SkMsg(program) => program.load(),
         Program::SockOps(program) => program.load(),
-        _ => bail!("program {name} is of another type"),
+        _ => bail!("it is of another type"),
     }
-    .with_context(|| format!("load {name}"))?;
+    .map_err(Into::into)
+}
+
+fn descriptor(program: &Program) -> Result<OwnedFd> {
     Ok(program.fd()?.as_fd().try_clone_to_owned()?)
 }
 
