@@ -1,28 +1,20 @@
 //! The IP options of a socket.
 
-use aya_ebpf::{Global, bindings::bpf_sock};
+use aya_ebpf::bindings::bpf_sock;
 
-use super::typed::{follow, load, tcp_sock};
+use super::{
+    offsets,
+    typed::{follow, load, tcp_sock},
+};
 
-/// Offset of `pinet6` in `struct inet_sock`; all of them are set by the loader from the kernel's BTF.
-#[unsafe(no_mangle)]
-pub static OFFSET_INET_PINET6: Global<u32> = Global::new(0);
-/// Offset of `opt` in `struct ipv6_pinfo`.
-#[unsafe(no_mangle)]
-static OFFSET_PINFO_OPT: Global<u32> = Global::new(0);
-/// Offset of `srcrt` in `struct ipv6_txoptions`.
-#[unsafe(no_mangle)]
-static OFFSET_TXOPT_SRCRT: Global<u32> = Global::new(0);
-
-/// Offset of `inet_opt` in `struct inet_sock`.
-#[unsafe(no_mangle)]
-static OFFSET_INET_OPT: Global<u32> = Global::new(0);
-/// Offset of `opt` in `struct ip_options_rcu`.
-#[unsafe(no_mangle)]
-static OFFSET_RCU_OPT: Global<u32> = Global::new(0);
-/// Offset of `srr` in `struct ip_options`.
-#[unsafe(no_mangle)]
-static OFFSET_OPT_SRR: Global<u32> = Global::new(0);
+offsets! {
+    OFFSET_INET_PINET6,
+    OFFSET_PINFO_OPT,
+    OFFSET_TXOPT_SRCRT,
+    OFFSET_INET_OPT,
+    OFFSET_RCU_OPT,
+    OFFSET_OPT_SRR,
+}
 
 /// Whether IPv4 packets of a socket carry a source route, set by IP_OPTIONS.
 #[inline(always)]

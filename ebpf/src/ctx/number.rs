@@ -31,3 +31,9 @@ pub fn load<T>(at: usize) -> Option<T> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(at as *const T) }.ok()
 }
+
+/// The same at the offset of a member.
+#[inline(always)]
+pub fn load_at<T>(base: usize, offset: &Global<u32>) -> Option<T> {
+    load(base + offset.load() as usize)
+}

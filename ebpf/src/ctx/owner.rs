@@ -5,81 +5,59 @@
 //! socket, also for those opened before the programs were loaded. Sockets that never connect cost
 //! nothing.
 
-use aya_ebpf::{Global, bindings::bpf_sock};
-use sidetrack_common::{decide::Owner, policy::NO_ID};
+use aya_ebpf::bindings::bpf_sock;
+use sidetrack_common::decide::Owner;
 
-use super::typed::{Typed, follow, load, tcp_sock};
+use super::{
+    number, offsets,
+    typed::{Typed, follow, load, tcp_sock},
+};
 
-/// Offset of `sk_socket` in `struct sock`; all of them are set by the loader from the kernel's BTF.
-#[unsafe(no_mangle)]
-static OFFSET_SOCK_SOCKET: Global<u32> = Global::new(0);
-/// Offset of `file` in `struct socket`.
-#[unsafe(no_mangle)]
-static OFFSET_SOCKET_FILE: Global<u32> = Global::new(0);
-/// Offset of `f_cred` in `struct file`.
-#[unsafe(no_mangle)]
-static OFFSET_FILE_CRED: Global<u32> = Global::new(0);
-/// Offset of `fsuid` in `struct cred`.
-#[unsafe(no_mangle)]
-static OFFSET_CRED_FSUID: Global<u32> = Global::new(0);
-/// Offset of `fsgid` in `struct cred`.
-#[unsafe(no_mangle)]
-static OFFSET_CRED_FSGID: Global<u32> = Global::new(0);
-
-/// Where to find the owner from a `struct sock` on.
-pub struct Offsets;
-
-impl Offsets {
-    /// `sk_socket` in `struct sock`.
-    #[inline(always)]
-    pub fn sock_socket() -> usize {
-        OFFSET_SOCK_SOCKET.load() as usize
-    }
-
-    /// `file` in `struct socket`.
-    #[inline(always)]
-    pub fn socket_file() -> usize {
-        OFFSET_SOCKET_FILE.load() as usize
-    }
-
-    /// `f_cred` in `struct file`.
-    #[inline(always)]
-    pub fn file_cred() -> usize {
-        OFFSET_FILE_CRED.load() as usize
-    }
-
-    /// `fsuid` in `struct cred`.
-    #[inline(always)]
-    pub fn cred_fsuid() -> usize {
-        OFFSET_CRED_FSUID.load() as usize
-    }
-
-    /// `fsgid` in `struct cred`.
-    #[inline(always)]
-    pub fn cred_fsgid() -> usize {
-        OFFSET_CRED_FSGID.load() as usize
-    }
+offsets! {
+    OFFSET_SOCK_SOCKET,
+    OFFSET_SOCKET_FILE,
+    OFFSET_FILE_CRED,
+    OFFSET_CRED_FSUID,
+    OFFSET_CRED_FSGID,
 }
 
-/// The owner of a TCP socket; [`NO_ID`] for sockets without a file, as netfilter sees those.
+/// The owner of a TCP socket; unknown for sockets without a file, as netfilter sees those.
 #[inline(always)]
 pub fn owner(sk: *mut bpf_sock) -> Owner {
     let Some(tcp) = tcp_sock(sk) else {
-        return Owner {
-            uid: NO_ID,
-            gid: NO_ID,
-        };
+        return Owner::UNKNOWN;
     };
     let file: Typed = follow(follow(tcp, &OFFSET_SOCK_SOCKET), &OFFSET_SOCKET_FILE);
     if file.is_null() {
-        return Owner {
-            uid: NO_ID,
-            gid: NO_ID,
-        };
+        return Owner::UNKNOWN;
     }
     let cred = follow(file, &OFFSET_FILE_CRED);
     Owner {
         uid: load(cred, &OFFSET_CRED_FSUID),
         gid: load(cred, &OFFSET_CRED_FSGID),
     }
+}
+
+/// The same of a UDP socket, of which no helper makes a typed pointer: the kernel's memory is read by address.
+#[inline(always)]
+pub fn of_datagram(sk: *mut bpf_sock) -> Owner {
+    by_address(sk).unwrap_or(Owner::UNKNOWN)
+}
+
+#[inline(always)]
+fn by_address(sk: *mut bpf_sock) -> Option<Owner> {
+    let sk = number::of_pointer(sk.cast())?;
+    let socket: usize = number::load_at(sk, &OFFSET_SOCK_SOCKET)?;
+    if socket == 0 {
+        return None;
+    }
+    let file: usize = number::load_at(socket, &OFFSET_SOCKET_FILE)?;
+    if file == 0 {
+        return None;
+    }
+    let cred: usize = number::load_at(file, &OFFSET_FILE_CRED)?;
+    Some(Owner {
+        uid: number::load_at(cred, &OFFSET_CRED_FSUID)?,
+        gid: number::load_at(cred, &OFFSET_CRED_FSGID)?,
+    })
 }

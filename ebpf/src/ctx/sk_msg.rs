@@ -1,28 +1,19 @@
 //! `struct sk_msg_md`: a message that an accelerated socket sends.
 
-use aya_ebpf::{
-    EbpfContext as _, Global, helpers::generated::bpf_get_netns_cookie, programs::SkMsgContext,
-};
-use sidetrack_common::{addr::Addr, flow::FlowKey};
+use aya_ebpf::programs::SkMsgContext;
+use sidetrack_common::flow::FlowKey;
 
 use super::{
-    addr_field, field,
+    addr_field, field, netns, offsets,
     typed::{Typed, load, tcp_sock},
 };
 
-/// Offset of `sk_backlog` in `struct sock`, whose first member is what the receive queues take; all of them
-/// are set by the loader from the kernel's BTF.
-#[unsafe(no_mangle)]
-static OFFSET_SOCK_BACKLOG: Global<u32> = Global::new(0);
-/// Offset of `icsk_ulp_ops` in `struct inet_connection_sock`.
-#[unsafe(no_mangle)]
-static OFFSET_ICSK_ULP: Global<u32> = Global::new(0);
-/// Offset of `write_seq` in `struct tcp_sock`.
-#[unsafe(no_mangle)]
-static OFFSET_TCP_WRITE_SEQ: Global<u32> = Global::new(0);
-/// Offset of `copied_seq` in `struct tcp_sock`.
-#[unsafe(no_mangle)]
-static OFFSET_TCP_COPIED_SEQ: Global<u32> = Global::new(0);
+offsets! {
+    OFFSET_SOCK_BACKLOG,
+    OFFSET_ICSK_ULP,
+    OFFSET_TCP_WRITE_SEQ,
+    OFFSET_TCP_COPIED_SEQ,
+}
 
 /// A message that is being sent.
 pub struct SkMsg<'a> {
@@ -37,11 +28,10 @@ impl SkMsg<'_> {
     /// The connection as the sender sees it.
     #[inline(always)]
     pub fn key(&self) -> FlowKey {
-        let local: Addr = addr_field!(self.inner.msg, local_ip4, local_ip6);
-        let remote: Addr = addr_field!(self.inner.msg, remote_ip4, remote_ip6);
+        let local = addr_field!(self.inner.msg, local_ip4, local_ip6);
+        let remote = addr_field!(self.inner.msg, remote_ip4, remote_ip6);
         FlowKey {
-            // SAFETY: the helper takes the program's own context.
-            netns: unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) },
+            netns: netns(self.inner),
             local,
             remote,
             local_port: field!(self.inner.msg, local_port) as u16,

@@ -5,10 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::bpf_sock,
-    helpers::generated::{
-        bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval, bpf_setsockopt,
-        bpf_skc_to_mptcp_sock,
-    },
+    helpers::generated::{bpf_get_socket_cookie, bpf_set_retval, bpf_setsockopt},
     programs::SockAddrContext,
 };
 use sidetrack_common::{
@@ -17,17 +14,13 @@ use sidetrack_common::{
 };
 
 use super::{
-    IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, interface, ip_options, number, opaque, owner,
-    set_field,
+    IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, addr_field_of, field, interface, ip_options,
+    mptcp_parent, netns, number, opaque, owner, set_addr_field_of, set_field,
 };
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
 static CAN_SET_ERRNO: Global<u8> = Global::new(0);
-
-/// Whether the kernel has bpf_skc_to_mptcp_sock, which came with Linux 5.19.
-#[unsafe(no_mangle)]
-pub(super) static CAN_SEE_MPTCP: Global<u8> = Global::new(0);
 
 /// A socket address call; `V6` is the family of the attach point, which is the socket's.
 pub struct SockAddr<'a, const V6: bool> {
@@ -68,19 +61,13 @@ impl<const V6: bool> SockAddr<'_, V6> {
     /// The MPTCP socket, if this one is a subflow of it.
     #[inline(always)]
     pub fn mptcp_parent(&self) -> Option<*mut c_void> {
-        if CAN_SEE_MPTCP.load() == 0 {
-            return None;
-        }
-        // SAFETY: a socket from the context; the helper returns null for one that is not a subflow.
-        let parent = unsafe { bpf_skc_to_mptcp_sock(self.socket()) };
-        (!parent.is_null()).then_some(parent.cast())
+        mptcp_parent(self.sk())
     }
 
     /// Cookie of the socket's network namespace.
     #[inline(always)]
     pub fn netns(&self) -> u64 {
-        // SAFETY: the helper takes the program's own context.
-        unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
+        netns(self.inner)
     }
 
     /// Cookie of the socket.
@@ -96,20 +83,17 @@ impl<const V6: bool> SockAddr<'_, V6> {
         owner::owner(self.sk())
     }
 
+    /// The process that created the UDP socket.
+    #[inline(always)]
+    pub fn datagram_owner(&self) -> Owner {
+        owner::of_datagram(self.sk())
+    }
+
     /// The address the socket is bound to.
     #[inline(always)]
     pub fn source(&self) -> Addr {
         let sk = self.sk();
-        if V6 {
-            Addr::from_v6_be([
-                field!(sk, src_ip6[0]),
-                field!(sk, src_ip6[1]),
-                field!(sk, src_ip6[2]),
-                field!(sk, src_ip6[3]),
-            ])
-        } else {
-            Addr::from_v4_be(field!(sk, src_ip4))
-        }
+        addr_field_of!(V6, sk, src_ip4, src_ip6)
     }
 
     /// The port that the socket is bound to, host order; 0 if it is not.
@@ -122,16 +106,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn peer(&self) -> Addr {
         let sk = self.sk();
-        if V6 {
-            Addr::from_v6_be([
-                field!(sk, dst_ip6[0]),
-                field!(sk, dst_ip6[1]),
-                field!(sk, dst_ip6[2]),
-                field!(sk, dst_ip6[3]),
-            ])
-        } else {
-            Addr::from_v4_be(field!(sk, dst_ip4))
-        }
+        addr_field_of!(V6, sk, dst_ip4, dst_ip6)
     }
 
     /// The port of the socket's peer, host order; 0 if it has none.
@@ -224,16 +199,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn address(&self) -> Addr {
         let ctx = self.inner.sock_addr;
-        if V6 {
-            Addr::from_v6_be([
-                field!(ctx, user_ip6[0]),
-                field!(ctx, user_ip6[1]),
-                field!(ctx, user_ip6[2]),
-                field!(ctx, user_ip6[3]),
-            ])
-        } else {
-            Addr::from_v4_be(field!(ctx, user_ip4))
-        }
+        addr_field_of!(V6, ctx, user_ip4, user_ip6)
     }
 
     /// The port in the call, host order.
@@ -246,15 +212,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn set_address(&self, addr: Addr, port: u16) {
         let ctx = self.inner.sock_addr;
-        if V6 {
-            let words = addr.to_v6_be();
-            set_field!(ctx, words[0], user_ip6[0]);
-            set_field!(ctx, words[1], user_ip6[1]);
-            set_field!(ctx, words[2], user_ip6[2]);
-            set_field!(ctx, words[3], user_ip6[3]);
-        } else {
-            set_field!(ctx, addr.to_v4_be(), user_ip4);
-        }
+        set_addr_field_of!(V6, ctx, addr, user_ip4, user_ip6);
         set_field!(ctx, u32::from(port.to_be()), user_port);
     }
 
@@ -262,16 +220,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn message_source(&self) -> Addr {
         let ctx = self.inner.sock_addr;
-        if V6 {
-            Addr::from_v6_be([
-                field!(ctx, msg_src_ip6[0]),
-                field!(ctx, msg_src_ip6[1]),
-                field!(ctx, msg_src_ip6[2]),
-                field!(ctx, msg_src_ip6[3]),
-            ])
-        } else {
-            Addr::from_v4_be(field!(ctx, msg_src_ip4))
-        }
+        addr_field_of!(V6, ctx, msg_src_ip4, msg_src_ip6)
     }
 
     /// Replaces the source address of a message.
@@ -279,15 +228,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
     pub fn set_message_source(&self, addr: Addr) {
         // LLVM would keep a field's address for several writes.
         let ctx = opaque(self.inner.sock_addr);
-        if V6 {
-            let words = addr.to_v6_be();
-            set_field!(ctx, words[0], msg_src_ip6[0]);
-            set_field!(ctx, words[1], msg_src_ip6[1]);
-            set_field!(ctx, words[2], msg_src_ip6[2]);
-            set_field!(ctx, words[3], msg_src_ip6[3]);
-        } else {
-            set_field!(ctx, addr.to_v4_be(), msg_src_ip4);
-        }
+        set_addr_field_of!(V6, ctx, addr, msg_src_ip4, msg_src_ip6);
     }
 
     /// The errno of the call when the program denies it, instead of the default EPERM.

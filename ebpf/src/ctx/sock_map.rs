@@ -2,33 +2,22 @@
 
 use core::{ffi::c_void, ptr};
 
-use aya_ebpf::{
-    Global,
-    helpers::{bpf_ktime_get_ns, generated::bpf_seq_write},
-};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, generated::bpf_seq_write};
 use sidetrack_common::conn::ListenerKey;
 
 use super::{
-    number,
+    number, offsets,
     task_file::cookie,
     typed::{Typed, follow, load, tcp_sock},
 };
 
-/// `sk_ack_backlog` in `struct sock`: connections that wait to be accepted.
-#[unsafe(no_mangle)]
-static OFFSET_SOCK_ACK_BACKLOG: Global<u32> = Global::new(0);
-/// `sk_max_ack_backlog` there: how many may wait. One more than that is accepted.
-#[unsafe(no_mangle)]
-pub(super) static OFFSET_SOCK_MAX_ACK_BACKLOG: Global<u32> = Global::new(0);
-/// `icsk_accept_queue` in `struct inet_connection_sock`.
-#[unsafe(no_mangle)]
-static OFFSET_ICSK_ACCEPT_QUEUE: Global<u32> = Global::new(0);
-/// `rskq_accept_head` in `struct request_sock_queue`: the connection that has waited longest.
-#[unsafe(no_mangle)]
-static OFFSET_QUEUE_HEAD: Global<u32> = Global::new(0);
-/// `snt_synack` in `struct tcp_request_sock`: when its SYN was answered, in microseconds of the monotonic clock.
-#[unsafe(no_mangle)]
-static OFFSET_REQUEST_SYNACK: Global<u32> = Global::new(0);
+offsets! {
+    OFFSET_SOCK_ACK_BACKLOG,
+    OFFSET_SOCK_MAX_ACK_BACKLOG,
+    OFFSET_ICSK_ACCEPT_QUEUE,
+    OFFSET_QUEUE_HEAD,
+    OFFSET_REQUEST_SYNACK,
+}
 
 /// `struct bpf_iter__sockmap` of net/core/sock_map.c.
 #[repr(C)]
@@ -126,8 +115,7 @@ impl MapSocket {
         // By address: bpf_skc_to_tcp_request_sock finds no request of a listener that is in a map of sockets. The
         // sidecar may accept the connection meanwhile; what is read then is a number without meaning, which the next
         // look corrects.
-        let at = head as usize + OFFSET_REQUEST_SYNACK.load() as usize;
-        let begun: u64 = number::load(at).unwrap_or(0);
+        let begun: u64 = number::load_at(head as usize, &OFFSET_REQUEST_SYNACK).unwrap_or(0);
         // SAFETY: takes nothing.
         let now = unsafe { bpf_ktime_get_ns() } / 1_000;
         if begun == 0 {

@@ -3,28 +3,23 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
-    EbpfContext as _, Global,
+    EbpfContext as _,
     bindings::{BPF_SOCK_OPS_STATE_CB_FLAG, bpf_sock},
-    helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_skc_to_mptcp_sock},
+    helpers::generated::bpf_get_socket_cookie,
     programs::SockOpsContext,
 };
 use sidetrack_common::{addr::Addr, decide::Owner, pod::LOOPBACK_IFINDEX};
 
 use super::{
-    AF_INET6, addr_field, field, owner,
-    sock_addr::CAN_SEE_MPTCP,
+    AF_INET6, addr_field, field, mptcp_parent, netns, offsets, owner,
     typed::{load, tcp_sock},
 };
 
-/// Offset of `sk_err` in `struct sock`, set by the loader.
-#[unsafe(no_mangle)]
-static OFFSET_SOCK_ERR: Global<u32> = Global::new(0);
-
-/// Offset of the byte with `skc_ipv6only` in `struct sock`, and the bit there, set by the loader.
-#[unsafe(no_mangle)]
-static OFFSET_SOCK_V6ONLY: Global<u32> = Global::new(0);
-#[unsafe(no_mangle)]
-static MASK_SOCK_V6ONLY: Global<u32> = Global::new(0);
+offsets! {
+    OFFSET_SOCK_ERR,
+    OFFSET_SOCK_V6ONLY,
+    MASK_SOCK_V6ONLY,
+}
 
 /// A callback on a TCP socket.
 pub struct SockOps<'a> {
@@ -67,13 +62,7 @@ impl SockOps<'_> {
     /// Whether the socket is a subflow of an MPTCP socket, if this kernel reports it.
     #[inline(always)]
     pub fn is_mptcp(&self) -> bool {
-        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
-        if CAN_SEE_MPTCP.load() == 0 || sk.is_null() {
-            return false;
-        }
-        // SAFETY: a socket from the context; the helper returns null for one that is not a subflow.
-        let parent = unsafe { bpf_skc_to_mptcp_sock(sk.cast()) };
-        !parent.is_null()
+        mptcp_parent(field!(self.inner.ops, __bindgen_anon_2.sk)).is_some()
     }
 
     /// Whether the socket is of family `AF_INET6`.
@@ -95,8 +84,7 @@ impl SockOps<'_> {
     /// Cookie of the socket's network namespace.
     #[inline(always)]
     pub fn netns(&self) -> u64 {
-        // SAFETY: the helper takes the program's own context.
-        unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
+        netns(self.inner)
     }
 
     /// Cookie of the socket.

@@ -2,14 +2,11 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::{
-    EbpfContext as _, Global, bindings::bpf_sock, helpers::generated::bpf_get_netns_cookie,
-    programs::SockoptContext,
-};
+use aya_ebpf::{bindings::bpf_sock, programs::SockoptContext};
 use sidetrack_common::addr::{Addr, Family};
 
 use super::{
-    AF_INET, AF_INET6, IPPROTO_TCP, addr_field, field, number, set_field,
+    AF_INET, AF_INET6, IPPROTO_TCP, addr_field, field, netns, number, offsets, set_field,
     sock_map::OFFSET_SOCK_MAX_ACK_BACKLOG,
 };
 
@@ -18,12 +15,10 @@ pub const SOL_IP: i32 = 0;
 /// Level of IPv6's.
 pub const SOL_IPV6: i32 = 41;
 
-/// Offset of `icsk_bind_hash` in `struct inet_connection_sock`: the kernel's record of the socket's port.
-#[unsafe(no_mangle)]
-static OFFSET_ICSK_BIND_HASH: Global<u32> = Global::new(0);
-/// Offset of `fastreuse` in `struct inet_bind_bucket`.
-#[unsafe(no_mangle)]
-static OFFSET_BUCKET_FASTREUSE: Global<u32> = Global::new(0);
+offsets! {
+    OFFSET_ICSK_BIND_HASH,
+    OFFSET_BUCKET_FASTREUSE,
+}
 
 /// Whether [`SockOpt::has_connected`] finds out: no helper makes a typed pointer of the socket of getsockopt.
 #[inline(always)]
@@ -84,8 +79,7 @@ impl SockOpt<'_> {
     /// Cookie of the socket's network namespace.
     #[inline(always)]
     pub fn netns(&self) -> u64 {
-        // SAFETY: the helper takes the program's own context.
-        unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
+        netns(self.inner)
     }
 
     /// TCP state: `BPF_TCP_*`.
@@ -106,12 +100,12 @@ impl SockOpt<'_> {
     #[inline(always)]
     fn is_unmarked_by_listen(&self) -> Option<bool> {
         let sk = number::of_pointer(self.socket())?;
-        let backlog: u32 = number::load(sk + OFFSET_SOCK_MAX_ACK_BACKLOG.load() as usize)?;
-        let bucket: usize = number::load(sk + OFFSET_ICSK_BIND_HASH.load() as usize)?;
+        let backlog: u32 = number::load_at(sk, &OFFSET_SOCK_MAX_ACK_BACKLOG)?;
+        let bucket: usize = number::load_at(sk, &OFFSET_ICSK_BIND_HASH)?;
         if backlog != 0 || bucket == 0 {
             return Some(false);
         }
-        let reuse: i8 = number::load(bucket + OFFSET_BUCKET_FASTREUSE.load() as usize)?;
+        let reuse: i8 = number::load_at(bucket, &OFFSET_BUCKET_FASTREUSE)?;
         Some(reuse == -1)
     }
 

@@ -5,58 +5,32 @@
 
 use core::{ffi::c_void, ptr};
 
-use aya_ebpf::{
-    Global,
-    helpers::generated::{bpf_get_current_task_btf, bpf_seq_write},
-};
+use aya_ebpf::helpers::generated::bpf_get_current_task_btf;
 
 use super::{
-    number,
+    number, offsets,
+    sock_map::Meta,
     typed::{Typed, follow, load},
 };
 
-/// Offsets of members, set by the loader from the kernel's BTF.
-macro_rules! offsets {
-    ($($(#[$doc:meta])* $name:ident;)+) => {
-        $($(#[$doc])* #[unsafe(no_mangle)] static $name: Global<u32> = Global::new(0);)+
-    };
-}
-
 offsets! {
-    /// `pid` in `struct task_struct`: the thread's number.
-    OFFSET_TASK_PID;
-    /// `tgid` there: the process's number.
-    OFFSET_TASK_TGID;
-    /// `start_time` there.
-    OFFSET_TASK_START;
-    /// `thread_pid` there.
-    OFFSET_TASK_THREAD_PID;
-    /// `nsproxy` there.
-    OFFSET_TASK_NSPROXY;
-    /// `cgroups` there.
-    OFFSET_TASK_CGROUPS;
-    /// `level` in `struct pid`.
-    OFFSET_PID_LEVEL;
-    /// `numbers` there.
-    OFFSET_PID_NUMBERS;
-    /// `net_ns` in `struct nsproxy`.
-    OFFSET_NSPROXY_NET;
-    /// `ns` in `struct net`.
-    OFFSET_NET_NS;
-    /// `inum` in `struct ns_common`.
-    OFFSET_NS_INUM;
-    /// `dfl_cgrp` in `struct css_set`.
-    OFFSET_CSS_SET_CGROUP;
-    /// `self` in `struct cgroup`.
-    OFFSET_CGROUP_SELF;
-    /// `kn` there.
-    OFFSET_CGROUP_KN;
-    /// `parent` in `struct cgroup_subsys_state`.
-    OFFSET_CSS_PARENT;
-    /// `cgroup` there.
-    OFFSET_CSS_CGROUP;
-    /// `id` in `struct kernfs_node`.
-    OFFSET_KERNFS_ID;
+    OFFSET_TASK_PID,
+    OFFSET_TASK_TGID,
+    OFFSET_TASK_START,
+    OFFSET_TASK_THREAD_PID,
+    OFFSET_TASK_NSPROXY,
+    OFFSET_TASK_CGROUPS,
+    OFFSET_PID_LEVEL,
+    OFFSET_PID_NUMBERS,
+    OFFSET_NSPROXY_NET,
+    OFFSET_NET_NS,
+    OFFSET_NS_INUM,
+    OFFSET_CSS_SET_CGROUP,
+    OFFSET_CGROUP_SELF,
+    OFFSET_CGROUP_KN,
+    OFFSET_CSS_PARENT,
+    OFFSET_CSS_CGROUP,
+    OFFSET_KERNFS_ID,
 }
 
 /// `struct bpf_iter__task` of kernel/bpf/task_iter.c.
@@ -64,12 +38,6 @@ offsets! {
 struct Context {
     meta: *mut Meta,
     task: *mut c_void,
-}
-
-/// The first member of `struct bpf_iter_meta`.
-#[repr(C)]
-struct Meta {
-    seq: *mut c_void,
 }
 
 /// A thread.
@@ -163,15 +131,10 @@ impl Task {
     #[inline(always)]
     pub fn list(&self) {
         let number = self.number();
-        // SAFETY: the program's own context, and a number of the given size.
+        // SAFETY: the program's own context.
         unsafe {
             let meta = ptr::read_volatile(&raw const (*self.ctx).meta);
-            let seq = ptr::read_volatile(&raw const (*meta).seq);
-            bpf_seq_write(
-                seq.cast(),
-                (&raw const number).cast(),
-                size_of::<u32>() as u32,
-            );
+            Meta::write(meta, &number);
         }
     }
 }

@@ -26,7 +26,6 @@ use sidetrack_ebpf::ctx::{decision, sock_addr::SockAddr};
 use crate::{
     ALLOW, DENY,
     maps::{self, Enrolled, Report},
-    owner::owner,
     tables::PodTables,
 };
 
@@ -195,7 +194,7 @@ fn decide<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64, pod: Enrolled, cal
             rule: outcome.rule,
             index: outcome.index,
             errno: outcome.errno,
-            owner: Some(owner(ctx)),
+            owner: Some(ctx.datagram_owner()),
         });
     }
     result
@@ -247,7 +246,7 @@ fn try_decide<const V6: bool>(
     };
     let conn = Outbound {
         owner: if ctx.port() == DNS_PORT {
-            owner(ctx)
+            ctx.datagram_owner()
         } else {
             // Its owner decides nothing.
             decide::Owner::UNKNOWN

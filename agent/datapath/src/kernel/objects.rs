@@ -162,7 +162,7 @@ pub(super) fn load_programs(ebpf: &mut Ebpf, names: &[String]) -> Result<Vec<Own
         Ok(())
     };
     thread::scope(|scope| {
-        let other = scope.spawn(&load_rest);
+        let other = scope.spawn(load_rest);
         load_rest().and(other.join().expect("no loader panics"))
     })?;
     let names = names.iter();
