@@ -9,10 +9,8 @@ pub const DNS_PORT: u16 = 53;
 pub enum DnsPosition {
     /// Before all others, the proxy's included.
     First = 0,
-    /// After excluded ports, before the rules by owner.
-    AfterExclusions = 1,
     /// After the rules by owner and group.
-    AfterOwners = 2,
+    AfterOwners = 2, // As in the rows of earlier agents.
 }
 
 /// What becomes of TCP connections to port 53.
@@ -21,8 +19,7 @@ pub enum DnsPosition {
 pub enum DnsTcp {
     /// They follow the other rules.
     Ordinary = 0,
-    /// They are captured where the rules for DNS stand, which is not [`DnsPosition::AfterExclusions`]: no mesh has
-    /// that, and each place makes the kernel's verifier walk a tenth more.
+    /// They are captured where the rules for DNS stand.
     Captured = 1,
     /// They follow the other rules. What these would send to the outbound port goes to the DNS port.
     InsteadOfOutbound = 2,
@@ -47,16 +44,12 @@ impl DnsBlock {
     pub const NONE: Self = Self(0);
 
     /// Rules that capture nothing but what is added to them. The DNS port in host order.
-    ///
-    /// # Panics
-    /// If TCP is to be captured after exclusions.
     #[must_use]
     pub const fn new(port: u16, position: DnsPosition, tcp: DnsTcp) -> Self {
-        let tcp = match (tcp, position) {
-            (DnsTcp::Captured, DnsPosition::AfterExclusions) => panic!("TCP is not captured there"),
-            (DnsTcp::Ordinary, _) => 0,
-            (DnsTcp::Captured, _) => Self::TCP_BIT << position as u32,
-            (DnsTcp::InsteadOfOutbound, _) => Self::INSTEAD_OF_OUTBOUND_BIT,
+        let tcp = match tcp {
+            DnsTcp::Ordinary => 0,
+            DnsTcp::Captured => Self::TCP_BIT << position as u32,
+            DnsTcp::InsteadOfOutbound => Self::INSTEAD_OF_OUTBOUND_BIT,
         };
         Self(port as u32 | Self::POSITION_BIT << position as u32 | tcp)
     }

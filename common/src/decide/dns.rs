@@ -108,8 +108,7 @@ fn by_rules(
     if route.is_local() && policy.has_dialect(DIALECT_LO_UNTOUCHED) {
         return Decision::untouched(Rule::OverLo);
     }
-    let is_here = |position| server != NO_ID && block.is_at(position);
-    if is_here(DnsPosition::First) {
+    if server != NO_ID && block.is_at(DnsPosition::First) {
         return capture();
     }
     if let Some(position) = route.excluded() {
@@ -127,9 +126,6 @@ fn by_rules(
         if route.is_local() && policy.has_dialect(DIALECT_SELF_EXEMPT) && source.is_self() {
             return Decision::untouched(Rule::SelfSource);
         }
-    }
-    if is_here(DnsPosition::AfterExclusions) {
-        return capture();
     }
     let (uids, gids) = (List::MoreProxyUids, List::MoreProxyGids);
     let (uid, gid) = (conn.owner.uid, conn.owner.gid);

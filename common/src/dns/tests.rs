@@ -1,14 +1,14 @@
 use super::{
     DnsBlock,
-    DnsPosition::{self, AfterExclusions, AfterOwners, First},
+    DnsPosition::{self, AfterOwners, First},
     DnsTcp::{Captured, InsteadOfOutbound, Ordinary},
 };
 
-const POSITIONS: [DnsPosition; 3] = [First, AfterExclusions, AfterOwners];
+const POSITIONS: [DnsPosition; 2] = [First, AfterOwners];
 const HIGHEST: u16 = u16::MAX;
 
 /// Where the rules stand, where they capture TCP, whether they do so instead of the outbound port, UDP, exclusions.
-type Answers = ([bool; 3], [bool; 3], bool, bool, bool);
+type Answers = ([bool; 2], [bool; 2], bool, bool, bool);
 
 fn answers(block: DnsBlock) -> Answers {
     (
@@ -22,36 +22,12 @@ fn answers(block: DnsBlock) -> Answers {
 
 #[test]
 fn rules_answer_what_they_were_made_of() {
+    let (first, after_owners, nowhere) = ([true, false], [false, true], [false; 2]);
     let rules = [
-        (First, Ordinary, [true, false, false], [false; 3], false),
-        (
-            First,
-            Captured,
-            [true, false, false],
-            [true, false, false],
-            false,
-        ),
-        (
-            AfterExclusions,
-            Ordinary,
-            [false, true, false],
-            [false; 3],
-            false,
-        ),
-        (
-            AfterOwners,
-            Captured,
-            [false, false, true],
-            [false, false, true],
-            false,
-        ),
-        (
-            AfterOwners,
-            InsteadOfOutbound,
-            [false, false, true],
-            [false; 3],
-            true,
-        ),
+        (First, Ordinary, first, nowhere, false),
+        (First, Captured, first, first, false),
+        (AfterOwners, Captured, after_owners, after_owners, false),
+        (AfterOwners, InsteadOfOutbound, after_owners, nowhere, true),
     ];
     for (position, tcp, at, tcp_at, instead) in rules {
         // No bit of the port is read as an answer, and none is lost.
@@ -68,6 +44,6 @@ fn rules_answer_what_they_were_made_of() {
     }
     assert_eq!(
         answers(DnsBlock::NONE),
-        ([false; 3], [false; 3], false, false, false)
+        (nowhere, nowhere, false, false, false)
     );
 }

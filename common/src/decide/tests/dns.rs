@@ -199,8 +199,8 @@ fn the_rules_can_stand_before_all_others() {
         outcome(udp(&policy, &query, &tables)),
         (Rule::DnsUdp, 8600, 1)
     );
-    // Kuma: every user's UDP, and the exclusions do not count.
-    let exempt = DnsBlock::new(15053, DnsPosition::AfterExclusions, DnsTcp::Ordinary).with_udp();
+    // Kuma: the exclusions of TCP ports do not count for UDP.
+    let exempt = DnsBlock::new(15053, DnsPosition::AfterOwners, DnsTcp::Ordinary).with_udp();
     let (mut policy, mut tables) = capturing(exempt);
     policy.lists |= List::OutPortExcluded.bit();
     tables
