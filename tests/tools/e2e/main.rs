@@ -39,7 +39,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH", default_value = "kubectl")]
     kubectl: PathBuf,
     /// Python environment with Helm's engine.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide = true)]
     tools: PathBuf,
     /// Command that restarts a component of the node: {} becomes kubelet, containerd or kube-apiserver.
     /// Without it these checks are skipped.

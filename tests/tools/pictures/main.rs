@@ -36,7 +36,7 @@ struct Options {
     #[arg(long, value_name = "DIR", default_value = "docs/pictures")]
     out: PathBuf,
     /// Python environment of the demo
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", hide = true)]
     tools: PathBuf,
 }
 
@@ -56,17 +56,11 @@ fn main() -> Result<()> {
     // The table in docs/operations.md.
     let once = places.output(&["top", "--once", "--interval", "5s"])?;
     println!("{}", String::from_utf8_lossy(&once.stdout));
-    for (name, words, filter) in [
-        ("trace", &["trace", "test/web", "--count", "9"][..], ""),
-        // All of these are more than 24 lines.
-        ("rules", &["rules", "test/web"], " | grep -v '^0 '"),
-        ("status", &["status"], " | head -20"),
-    ] {
-        let terminal = Terminal::start_wide(&with_prompt(places, words, filter)?, COLUMNS)?;
-        thread::sleep(SETTLED);
-        draw(&terminal, &out, name, &format!("sidetrack {name}"))?;
-    }
-    Ok(())
+    // All of them are more than 24 lines.
+    let rules = with_prompt(places, &["rules", "test/web"], " | grep -v '^0 '")?;
+    let terminal = Terminal::start_wide(&rules, COLUMNS)?;
+    thread::sleep(SETTLED);
+    draw(&terminal, &out, "rules", "sidetrack rules")
 }
 
 fn top(places: &Places, out: &Path) -> Result<()> {
@@ -75,11 +69,7 @@ fn top(places: &Places, out: &Path) -> Result<()> {
     let mut terminal = Terminal::start_wide(&command, COLUMNS)?;
     thread::sleep(2 * SETTLED);
     draw(&terminal, out, "top", "sidetrack top")?;
-    // The last pod by name is the one with the most connections.
-    terminal.keys("Gt")?;
-    thread::sleep(2 * SETTLED);
-    draw(&terminal, out, "top-trace", "sidetrack top: trace of a pod")?;
-    terminal.keys("qq")?;
+    terminal.keys("q")?;
     terminal.wait_end()?;
     Ok(())
 }
