@@ -73,12 +73,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         problem = remove_entries(conf_dir, socket).problem;
         let remaining = plugin_entries(cni_conf_dir, socket)?;
         entries.own.retain(|path| !remaining.own.contains(path));
-        problem = problem.or_else(|| {
-            let path = remaining.other.first()?.display();
-            Some(anyhow!(
-                "{path} has one that asks an agent on another socket: if none runs there, pass that to --socket"
-            ))
-        });
+        problem = problem.or_else(|| of_another_socket(&remaining));
     }
     let mut removed = match &lock {
         Some(_held) => {
@@ -110,14 +105,15 @@ pub fn preview(
 ) -> Result<(Removed, Option<anyhow::Error>)> {
     let pins = Pins::new(bpffs)?;
     let mut entries = plugin_entries(cni_conf_dir, socket)?;
-    let unread = entries.unread.take();
+    let problem = entries.unread.take();
+    let problem = problem.or_else(|| of_another_socket(&entries));
     let mut removed = Removed::of_layouts(layouts::list_everything(pins.root())?);
     removed.add_entries(entries);
     if is_socket(socket).unwrap_or_default() {
         removed.other.push(socket.to_owned());
     }
     removed.other.extend(state_files(socket));
-    Ok((removed, take(bpffs, socket).err().or(unread)))
+    Ok((removed, take(bpffs, socket).err().or(problem)))
 }
 
 /// Takes what is to be removed: no agent uses it, and none starts with it as long as the lock is held. Nothing has to
@@ -154,6 +150,14 @@ fn plugin_entries(conf_dir: Option<&Path>, socket: &Path) -> Result<Entries> {
         || Ok(Entries::default()),
         |dir| Entries::of_socket(dir, socket),
     )
+}
+
+/// The entry that stays, if there is one, and then no pod starts.
+fn of_another_socket(entries: &Entries) -> Option<anyhow::Error> {
+    let path = entries.other.first()?.display();
+    Some(anyhow!(
+        "{path} has an entry that asks an agent on another socket: if none runs there, pass that to --socket"
+    ))
 }
 
 fn running(place: &Path) -> anyhow::Error {

@@ -274,18 +274,15 @@ fn cleanup_takes_the_entry_away() -> Result<()> {
     // Another agent's.
     let mut other = node.places().clone();
     other.socket = node.lab.dir().join("other.sock");
-    let planned = other.json(&[
-        "cleanup",
-        "--dry-run",
-        "--cni-conf-dir",
-        &conf,
-        "-o",
-        "json",
-    ])?;
+    let planned = other.output(&words)?;
+    ensure!(planned.status.code() == Some(1), "the entry stays");
+    let planned: Value = serde_json::from_slice(&planned.stdout)?;
     ensure!(
         planned["plugin"] == json!([]) && planned["left"] == list,
         "{planned}"
     );
+    let would_fail = planned["would_fail"].to_string();
+    ensure!(would_fail.contains("on another socket"), "{planned}");
     let kubeconfig = std::path::Path::new(&conf).join(KUBECONFIG);
     fs::write(&kubeconfig, "")?;
     let removed = places.json(&["cleanup", "--cni-conf-dir", &conf, "-o", "json"])?;
