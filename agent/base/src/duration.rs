@@ -2,16 +2,34 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
+/// The longest duration. Twice that, and a time so far from now, can still be represented.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// A duration such as 500ms, 10s or 2m. A plain number means seconds.
 ///
 /// # Errors
 /// If it is something else, with how to write it.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
+    let given = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => humantime::parse_duration(text)
+            .map_err(|_| "write a duration such as 500ms, 10s or 2m".to_owned())?,
+    };
+    if given > LONGEST {
+        return Err("it must be at most 365d".to_owned());
     }
-    humantime::parse_duration(text)
-        .map_err(|_| "write a duration such as 500ms, 10s or 2m".to_owned())
+    Ok(given)
+}
+
+/// A duration greater than 0.
+///
+/// # Errors
+/// If it is none.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(Duration::ZERO) => Err("it must be greater than 0".to_owned()),
+        given => given,
+    }
 }
 
 /// The time between two readings of `top`.

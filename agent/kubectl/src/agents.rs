@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt as _;
 use sidetrack_policy::{select::Enroll, text::printable};
 
@@ -54,12 +54,27 @@ fn agent(pod: &Pod) -> Option<Agent> {
     let spec = pod.spec.as_ref()?;
     let container = spec.containers.iter().find(|one| one.name == CONTAINER)?;
     Some(Agent {
-        node: spec.node_name.clone()?,
+        node: node(spec)?,
         namespace: pod.namespace().unwrap_or_default(),
         pod: pod.name_any(),
         port: port(container),
         down: down(pod),
         enroll: enroll(container),
+    })
+}
+
+/// The node of a DaemonSet's pod. One that has not been scheduled yet is meant for the node in its affinity, which the
+/// DaemonSet's controller writes.
+fn node(spec: &PodSpec) -> Option<String> {
+    spec.node_name.clone().or_else(|| {
+        let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+        let required = &affinity.required_during_scheduling_ignored_during_execution;
+        let terms = required.as_ref()?.node_selector_terms.iter();
+        let mut fields = terms
+            .filter_map(|term| term.match_fields.as_ref())
+            .flatten();
+        let name = fields.find(|field| field.key == "metadata.name")?;
+        name.values.as_ref()?.first().cloned()
     })
 }
 

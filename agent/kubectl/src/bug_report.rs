@@ -28,6 +28,7 @@ use crate::{
     cluster::{Cluster, WAIT_TIMEOUT},
     denied::{Denied, plain},
     flags::Which,
+    output,
     pods::enroll_of,
 };
 
@@ -112,13 +113,13 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     };
     written().with_context(|| format!("write {}", path.display()))?;
     for problem in &report.problems {
-        eprintln!("kubectl-sidetrack: {problem}");
+        output::remark(problem);
     }
     let files = counted(report.files.len() as u64 + own.len() as u64, "file");
-    println!(
+    output::print(&format!(
         "{}: {files}. Its README says what is in them. Look through it before you send it: it has names and addresses",
         path.display()
-    );
+    ))?;
     Ok(exit_code(report.problems.is_empty()))
 }
 

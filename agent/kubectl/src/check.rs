@@ -13,7 +13,12 @@ use serde::Serialize;
 use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::select::Enroll;
 
-use self::{istio::Istio, namespaces::NamespaceRow, network::Network, nodes::NodeRow};
+use self::{
+    istio::Istio,
+    namespaces::{NamespaceRow, Surroundings},
+    network::Network,
+    nodes::NodeRow,
+};
 use crate::{
     cluster::Cluster,
     flags::{Format, Which},
@@ -79,7 +84,15 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let nodes = nodes::rows(&nodes, &mut remarks);
     let istio = Istio::find(cluster, &mut remarks).await;
     let network = Network::find(cluster, &mut remarks).await;
-    let namespaces = namespaces::rows(&pods, &labels, &kernels, options.enroll, &mut remarks);
+    let handlers = cluster.runtime_handlers(&pods).await;
+    let handlers = remarks.known("handlers of runtime classes", handlers);
+    let on = Surroundings {
+        labels: &labels,
+        kernels: &kernels,
+        handlers: &handlers.unwrap_or_default(),
+        enroll: options.enroll,
+    };
+    let namespaces = namespaces::rows(&pods, &on, &mut remarks);
     let report = CheckReport {
         nodes,
         istio,

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Namespace, Node, Pod},
+    node::v1::RuntimeClass,
 };
 use kube::{
     Api, Client, Config, Resource, ResourceExt as _,
@@ -58,6 +59,12 @@ impl Places {
             _ => PodOrigin::Accepted,
         }
     }
+}
+
+/// The handler of a pod's runtime class, if it names one that is known.
+pub fn handler_of<'a>(pod: &PodFacts, handlers: &'a BTreeMap<String, String>) -> Option<&'a str> {
+    let class = pod.spec.runtime_class_name.as_ref()?;
+    handlers.get(class).map(String::as_str)
 }
 
 /// What is said of pods that a node may not speak for.
@@ -251,6 +258,17 @@ impl Cluster {
             Some((namespace.name_any(), label))
         });
         Ok(labeled.collect())
+    }
+
+    /// The handlers of runtime classes by their names, if a pod names one.
+    pub async fn runtime_handlers(&self, pods: &[PodFacts]) -> Result<BTreeMap<String, String>> {
+        if pods.iter().all(|pod| pod.spec.runtime_class_name.is_none()) {
+            return Ok(BTreeMap::new());
+        }
+        let classes = self.all::<RuntimeClass>().await?.into_iter();
+        Ok(classes
+            .map(|class| (class.name_any(), class.handler))
+            .collect())
     }
 
     /// Nodes that run Linux.

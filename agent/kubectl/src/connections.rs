@@ -197,10 +197,10 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     );
     output::warn(&title, talks.incomplete, "-o json");
     if talks.unknown > 0 {
-        eprintln!(
-            "kubectl-sidetrack: of {} it is not certain which end has made them: they go past the sidecar, or are older than the enrollment",
+        output::remark(format!(
+            "of {} it is not certain which end has made them: they go past the sidecar, or are older than the enrollment",
             counted(talks.unknown, "more connection")
-        );
+        ));
     }
     Ok(exit_code(fine))
 }

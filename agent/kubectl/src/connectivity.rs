@@ -24,7 +24,7 @@ use crate::{
     ask,
     cluster::Cluster,
     exec::{self, Target},
-    flags::{Format, duration},
+    flags::{Format, positive_duration},
     output,
 };
 
@@ -47,10 +47,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     test_namespace: Option<String>,
     /// How long pods may take to start, to be enrolled and to be deleted
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = positive_duration)]
     start_timeout: Duration,
     /// How long one connection may take
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = positive_duration)]
     connect_timeout: Duration,
     /// Keep the namespace with its pods, to look at them
     #[arg(long)]
@@ -75,7 +75,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     cluster.some_agents().await?;
     let mut signals = Signals::new()?;
     let place = Place::create(cluster, options.test_namespace.as_deref()).await?;
-    eprintln!("namespace {} is created", place.name());
+    output::remark(format!("namespace {} is created", place.name()));
     let tried = tokio::select! {
         tried = try_all(cluster, options, &place) => tried,
         name = signals.next() => Err(anyhow!("ended by {name}")),
@@ -83,7 +83,9 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let removed = match options.keep {
         true => {
             let name = place.name();
-            eprintln!("namespace {name} is kept: kubectl delete namespace {name} removes it");
+            output::remark(format!(
+                "namespace {name} is kept: kubectl delete namespace {name} removes it"
+            ));
             Ok(())
         }
         false => remove(&place, options, &mut signals).await,
@@ -92,7 +94,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         (Ok(rows), _) => rows,
         (Err(error), Ok(())) => return Err(error),
         (Err(error), Err(problem)) => {
-            eprintln!("kubectl-sidetrack: {problem:#}");
+            output::remark(format!("{problem:#}"));
             return Err(error);
         }
     };
@@ -104,7 +106,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 
 async fn remove(place: &Place, options: &Options, signals: &mut Signals) -> Result<()> {
     let name = place.name();
-    eprintln!("deleting namespace {name}");
+    output::remark(format!("deleting namespace {name}"));
     // Signals end only the wait.
     place.delete().await?;
     tokio::select! {
@@ -115,9 +117,9 @@ async fn remove(place: &Place, options: &Options, signals: &mut Signals) -> Resu
 
 async fn try_all(cluster: &Cluster, options: &Options, place: &Place) -> Result<Vec<Row>> {
     place.fill(options.images()).await?;
-    eprintln!("waiting for the pods to start");
+    output::remark("waiting for the pods to start");
     start::wait_running(place, options.start_timeout).await?;
-    eprintln!("waiting for the pods to be enrolled");
+    output::remark("waiting for the pods to be enrolled");
     start::wait_enrolled(cluster, place, options.start_timeout).await?;
     let probes = start::wait_ready(place, options.start_timeout).await;
     let addresses = place.addresses().await?;

@@ -25,6 +25,9 @@ pub struct Options {
 #[derive(Deserialize)]
 struct Findings {
     ok: bool,
+    /// Whether it can, once what it lacks is prepared.
+    #[serde(default)]
+    able: bool,
     kernel: String,
     checks: Vec<Check>,
 }
@@ -53,7 +56,11 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 
 fn text(answers: &Answers<Whole<Findings>>, wide: bool) -> String {
     let lines = ask::answered(answers).map(|(node, findings)| {
-        let result = if findings.ok { "yes" } else { "no" };
+        let result = match (findings.ok, findings.able) {
+            (true, _) => "yes",
+            (false, true) => "once prepared",
+            (false, false) => "no",
+        };
         let kernel = findings.kernel.clone();
         vec![
             node.clone(),
@@ -65,15 +72,20 @@ fn text(answers: &Answers<Whole<Findings>>, wide: bool) -> String {
     output::table(&["NODE", "KERNEL", "CAN RUN SIDETRACK", "MISSING"], lines)
 }
 
-/// What is missing or unknown; in wide output with the reasons.
+/// What is missing, not ready or unknown; in wide output with the reasons.
 fn remarks(report: &Findings, wide: bool) -> String {
-    let missing = report.checks.iter().filter(|check| check.ok != Some(true));
+    let checks = report.checks.iter();
+    let missing = checks.filter(|check| check.ok != Some(true) || check.problem.is_some());
     let all: Vec<String> = missing
         .map(|check| {
-            let unknown = if check.ok.is_none() { " (unknown)" } else { "" };
+            let state = match check.ok {
+                None => " (unknown)",
+                Some(true) => " (not ready)",
+                Some(false) => "",
+            };
             let problem = check.problem.as_ref().filter(|_| wide);
             let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
-            format!("{}{unknown}{problem}", check.facility)
+            format!("{}{state}{problem}", check.facility)
         })
         .collect();
     all.join(if wide { "; " } else { ", " })

@@ -80,7 +80,7 @@ async fn read(cluster: &Cluster, options: &Options) -> Result<(Vec<Event>, bool)
     let (answers, silent): (Answers<Vec<Entry>>, _) = ask::all(cluster, &agents, &words).await?;
     let fine = silent.report() && !agents.is_empty();
     if agents.is_empty() {
-        eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
+        output::remark(cluster.no_agent());
     }
     let mut events = Vec::new();
     for (node, answer) in answers {

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, builder::NonEmptyStringValueParser};
 
+pub use sidetrack_base::duration::positive_duration;
 pub use sidetrack_live::output::Format;
 
 /// Over the flags of every command.
@@ -37,7 +38,7 @@ pub struct Connect {
     )]
     pub agents_namespace: String,
     /// How long one agent may take to answer, such as 5s or 500ms
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration, help_heading = CLUSTER, global = true)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = positive_duration, help_heading = CLUSTER, global = true)]
     pub timeout: Duration,
     /// How many agents are asked at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256), help_heading = CLUSTER, global = true)]
@@ -58,12 +59,4 @@ pub struct Which {
 /// The form of the output as a word for an agent's command; none for its default.
 pub fn output_word(format: Format) -> Option<String> {
     (format != Format::Table).then(|| format!("--output={}", sidetrack_live::trace::name(format)))
-}
-
-/// A duration greater than 0.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    match sidetrack_base::duration::duration(text) {
-        Ok(Duration::ZERO) => Err("it must be greater than 0".to_owned()),
-        given => given,
-    }
 }

@@ -150,7 +150,7 @@ async fn main() -> ExitCode {
     match run(cli).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("kubectl-sidetrack: {error:#}");
+            output::remark(format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -231,6 +231,6 @@ fn pod_first(mut words: Vec<String>, flags: Vec<String>) -> Vec<String> {
 }
 
 fn wrong_usage(problem: &str) -> ExitCode {
-    eprintln!("kubectl-sidetrack: {problem}");
+    output::remark(problem);
     ExitCode::from(2)
 }

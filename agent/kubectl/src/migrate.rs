@@ -11,11 +11,11 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
     facts::PodFacts,
     migration::{Migration, Programmer},
-    select::{Enroll, LABEL, Wanted},
+    select::{Enroll, LABEL, NamespaceLabels, Wanted},
 };
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, handler_of},
     flags::Format,
     kernel::{Kernel, kernels, mesh_on},
     output,
@@ -59,31 +59,47 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let nodes: Result<Vec<Node>> = cluster.linux_nodes().await;
     let kernels = kernels(nodes.iter().flatten());
     pods.sort_by_key(|pod| pod.meta.full_name());
-    let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &kernels)).collect();
+    let handlers = cluster.runtime_handlers(&pods).await;
+    if let Err(error) = &nodes {
+        output::remark(format!(
+            "the kernels of the nodes are unknown, and assumed to be 5.17 or later: {error:#}"
+        ));
+    }
+    if let Err(error) = &handlers {
+        output::remark(format!(
+            "the handlers of runtime classes are unknown, by which agents may reject more pods: {error:#}"
+        ));
+    }
+    let handlers = handlers.unwrap_or_default();
+    let rows = pods.iter().map(|pod| row(pod, &kernels, &handlers));
+    let rows: Vec<Row> = rows.collect();
     output::show(options.output, &rows, || {
-        let mut notes = Vec::new();
         let label = namespace.labels().get(LABEL);
-        if label.is_some_and(|label| label == "disabled") {
-            notes.push(format!(
+        let is_disabled = label.is_some_and(|label| label == "disabled");
+        let note = is_disabled.then(|| {
+            format!(
                 "namespace {} is labeled {LABEL}=disabled; this is what the label enabled would do",
                 options.of
-            ));
-        }
-        if let Err(error) = &nodes {
-            notes.push(format!(
-                "the kernels of the nodes are unknown, and assumed to be 5.17 or later: {error:#}"
-            ));
-        }
-        text(&rows, &notes, options.output == Format::Wide)
+            )
+        });
+        text(&rows, note.as_slice(), options.output == Format::Wide)
     })?;
     Ok(exit_code(!rows.iter().any(|row| row.then == "rejected")))
 }
 
-fn row(pod: &PodFacts, kernels: &BTreeMap<String, Kernel>) -> Row {
+fn row(
+    pod: &PodFacts,
+    kernels: &BTreeMap<String, Kernel>,
+    handlers: &BTreeMap<String, String>,
+) -> Row {
     let node = pod.spec.node_name.clone();
     let kernel = node.as_ref().and_then(|node| kernels.get(node));
     let mesh = mesh_on(kernel.copied(), Enroll::Labeled);
-    let migration = Migration::of(pod, Some("enabled"), &mesh);
+    let labels = NamespaceLabels {
+        interception: Some("enabled"),
+        ..NamespaceLabels::default()
+    };
+    let migration = Migration::of(pod, labels, handler_of(pod, handlers), &mesh);
     let (then, reason) = match &migration.then {
         Wanted::Enrolled(_) => ("enrolled", None),
         Wanted::Skipped(reason) => ("skipped", Some(reason.to_string())),

@@ -1,11 +1,12 @@
 //! Results on stdout.
 
-use std::mem;
+use std::{fmt::Display, mem};
 
 use anyhow::Result;
 use parking_lot::Mutex;
 use serde::Serialize;
 use sidetrack_live::output::{self, print_value};
+pub use sidetrack_live::output::{is_closed, print_one};
 use sidetrack_policy::text::escaped;
 
 use crate::flags::Format;
@@ -52,6 +53,11 @@ pub fn first(mut lines: Vec<String>, all: &str) -> Vec<String> {
     lines
 }
 
+/// Prints an error or a remark on stderr.
+pub fn remark(text: impl Display) {
+    output::remark("kubectl-sidetrack", text);
+}
+
 /// What is missing in a result, on stderr: how much in the title, and the first lines. Nothing if there are none, or if it
 /// is what was said last.
 pub fn warn(title: &str, lines: Vec<String>, all: &str) {
@@ -59,14 +65,14 @@ pub fn warn(title: &str, lines: Vec<String>, all: &str) {
     let text = section(title, &first(lines, all));
     let last = mem::replace(&mut *LAST.lock(), text.clone());
     if !text.is_empty() && text != last {
-        eprint!("kubectl-sidetrack: {}", text.trim_start());
+        remark(text.trim());
     }
 }
 
 /// Says on stderr that a list is empty, of one namespace or of all.
 pub fn nothing(what: &str, namespace: Option<&str>) {
     let place = namespace.map_or_else(String::new, |it| format!(" in namespace {it}"));
-    eprintln!("kubectl-sidetrack: no {what}{place}");
+    remark(format!("no {what}{place}"));
 }
 
 /// Prints a value for programs, or a text for people.

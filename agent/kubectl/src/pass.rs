@@ -1,7 +1,10 @@
 //! Commands about one pod: they run in the agent of the pod's node, and their output and exit code are the
 //! plugin's.
 
-use std::{io, process::ExitCode};
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
@@ -98,7 +101,8 @@ async fn follow(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<i32>
 async fn show(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<i32> {
     let finished = ask::finished(cluster, agent, words).await?;
     let text = |bytes: &[u8]| escaped_lines(&String::from_utf8_lossy(bytes));
-    eprint!("{}", text(&finished.stderr));
+    // A reader that has gone away is no failure.
+    let _ = write!(io::stderr(), "{}", text(&finished.stderr));
     if !finished.stdout.is_empty() {
         output::print(&text(&finished.stdout))?;
     }
@@ -133,7 +137,6 @@ fn own_flags(words: Vec<String>, connect: &mut Connect) -> Result<Vec<String>, S
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         if word == "--" {
-            rest.push(word);
             rest.extend(words);
             break;
         }
@@ -162,7 +165,13 @@ fn own_flags(words: Vec<String>, connect: &mut Connect) -> Result<Vec<String>, S
                 .next()
                 .ok_or_else(|| format!("flag {flag} needs a value"))?,
         };
+        if value.is_empty() {
+            return Err(format!("flag {flag} needs a value"));
+        }
         set(connect, value);
+    }
+    if connect.as_user.is_none() && !connect.as_groups.is_empty() {
+        return Err("flag --as-group needs --as".to_owned());
     }
     Ok(rest)
 }

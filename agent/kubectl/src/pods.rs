@@ -107,7 +107,7 @@ async fn read(cluster: &Cluster, options: &Options) -> Result<(Vec<Row>, Vec<Una
     };
     let rows = rows(&pods, &labels, &agents, &known, &scope);
     if agents.is_empty() {
-        eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
+        output::remark(cluster.no_agent());
     }
     let fine = silent.report() && !agents.is_empty();
     Ok((rows, unanswered, fine))

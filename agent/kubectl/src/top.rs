@@ -126,10 +126,10 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         let elsewhere = wanted.filter(&mut report);
         if elsewhere > 0 {
             let pods = counted(elsewhere as u64, "pod");
-            eprintln!(
-                "kubectl-sidetrack: node {}: {pods} of its answer {ON_OTHER_NODES}",
+            output::remark(format!(
+                "node {}: {pods} of its answer {ON_OTHER_NODES}",
                 report.node
-            );
+            ));
         }
         report
             .pods

@@ -24,6 +24,7 @@ use self::{
 use crate::{
     cluster::Cluster,
     flags::{Format, Which, output_word},
+    output,
 };
 
 /// How long commands get to end after they are asked to.
@@ -115,7 +116,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
                         pods = listed;
                         show.needs_relist = false;
                     }
-                    Err(error) => show.remark(&format!("{error:#}")),
+                    Err(error) => output::remark(format!("{error:#}")),
                 }
             }
         }

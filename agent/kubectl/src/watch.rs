@@ -5,7 +5,7 @@ use std::{collections::HashMap, process::ExitCode, time::Duration};
 use anyhow::Result;
 use serde_json::Value;
 use sidetrack_live::output::is_closed;
-use sidetrack_policy::text::escaped;
+use sidetrack_policy::text::{LONGEST_NAME, escaped};
 
 use crate::{flags::Format, output};
 
@@ -47,7 +47,7 @@ pub async fn watch(format: Format, read: impl AsyncFn() -> Result<List>) -> Resu
     let mut widths: Vec<usize> = list.header.iter().map(|name| name.len()).collect();
     let cells = list.rows.iter().map(|row| &row.cells);
     for (column, cell) in cells.flat_map(|cells| cells.iter().enumerate()) {
-        widths[column] = widths[column].max(cell.chars().count());
+        widths[column] = widths[column].max(cell.chars().count().min(LONGEST_NAME));
     }
     if matches!(format, Format::Table | Format::Wide) {
         let header: Vec<String> = list.header.iter().map(|&name| name.to_owned()).collect();
@@ -59,7 +59,8 @@ pub async fn watch(format: Format, read: impl AsyncFn() -> Result<List>) -> Resu
         for row in list.rows.iter().filter(is_new) {
             match format {
                 Format::Table | Format::Wide => output::print(&line(&row.cells, &widths))?,
-                Format::Json => output::print(&row.value.to_string())?,
+                Format::Json => output::print_one(format, &row.value)?,
+                // Items of one list.
                 Format::Yaml => output::show(format, &[&row.value], String::new)?,
             }
         }
@@ -76,7 +77,7 @@ pub async fn watch(format: Format, read: impl AsyncFn() -> Result<List>) -> Resu
             }
             match read().await {
                 Ok(list) => break list,
-                Err(error) => eprintln!("kubectl-sidetrack: {error:#}"),
+                Err(error) => output::remark(format!("{error:#}")),
             }
         };
     }

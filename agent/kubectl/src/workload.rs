@@ -25,6 +25,7 @@ use sidetrack_policy::{
 use crate::{
     cluster::{Cluster, WAIT_TIMEOUT},
     denied::plain,
+    output,
 };
 
 /// A kind of object that selects pods.
@@ -148,10 +149,7 @@ async fn of_labels(cluster: &Cluster, labels: &str, what: &str) -> Result<PodRef
         bail!("no pod of {what} in namespace {namespace} is on a node");
     };
     if pods.len() > 1 {
-        eprintln!(
-            "kubectl-sidetrack: of {} pods of {what} this is {name}",
-            pods.len()
-        );
+        output::remark(format!("of {} pods of {what} this is {name}", pods.len()));
     }
     Ok(PodRef {
         namespace: namespace.to_owned(),

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use sidetrack_policy::text::escaped_lines;
 
 /// Form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -42,6 +43,13 @@ pub fn print(text: impl Display) -> Result<()> {
     }
 }
 
+/// Prints an error or a remark of a program on stderr. A terminal obeys nothing of it, and a reader that has gone away is no
+/// failure.
+pub fn remark(program: &str, text: impl Display) {
+    let text = escaped_lines(&text.to_string());
+    let _ = writeln!(io::stderr(), "{program}: {text}");
+}
+
 /// Whether a reader has gone away: commands that print for long end then.
 #[must_use]
 pub fn is_closed() -> bool {
@@ -54,20 +62,34 @@ pub fn is_closed() -> bool {
 /// If stdout cannot be written, or the value not be represented.
 pub fn print_value(format: Format, value: &impl Serialize) -> Result<bool> {
     match format {
-        Format::Json => print(serde_json::to_string_pretty(value)?)?,
+        Format::Json => print(escaped_lines(&serde_json::to_string_pretty(value)?))?,
         Format::Yaml => print(yaml(value)?.trim_end())?,
         Format::Table | Format::Wide => return Ok(false),
     }
     Ok(true)
 }
 
-/// The YAML of what JSON shows.
+/// Prints one of many values: a line of JSON, or a document of YAML.
+///
+/// # Errors
+/// If stdout cannot be written, or the value not be represented.
+pub fn print_one(format: Format, value: &impl Serialize) -> Result<()> {
+    match format {
+        Format::Yaml => print(format!("---\n{}", yaml(value)?.trim_end())),
+        Format::Json | Format::Table | Format::Wide => {
+            print(escaped_lines(&serde_json::to_string(value)?))
+        }
+    }
+}
+
+/// The YAML of what JSON shows. What a terminal would obey is escaped, in either as JSON escapes it.
 ///
 /// # Errors
 /// If the value cannot be represented.
 pub fn yaml(value: &impl Serialize) -> Result<String> {
     let value = serde_json::to_value(value)?;
-    serde_saphyr::to_string(&value).context("write YAML")
+    let text = serde_saphyr::to_string(&value).context("write YAML")?;
+    Ok(escaped_lines(&text))
 }
 
 /// A table without lines, as wide as it needs to be.

@@ -15,7 +15,7 @@ use crate::{
     policy::{Mode, Policy},
     record::Record,
     rules,
-    select::{Wanted, wanted},
+    select::{NamespaceLabels, Wanted, wanted_in},
     sources,
     text::printable,
 };
@@ -78,11 +78,16 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Compares. `namespace_label` is the value that the namespace's label would have.
+    /// Compares. `labels` are those that the namespace would have.
     #[must_use]
-    pub fn of(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Self {
+    pub fn of(
+        pod: &PodFacts,
+        labels: NamespaceLabels<'_>,
+        runtime_handler: Option<&str>,
+        mesh: &Mesh,
+    ) -> Self {
         let today = Programmer::of(pod);
-        let then = wanted(pod, namespace_label, mesh);
+        let then = wanted_in(pod, labels, runtime_handler, mesh);
         let mut differences = Vec::new();
         let policy_today = (today == Programmer::IstioInit)
             .then(|| policy_of_init(pod, &mut differences))

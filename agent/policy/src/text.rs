@@ -32,6 +32,9 @@ pub fn cut(text: &str, max_chars: usize) -> String {
     }
 }
 
+/// Characters of the longest `namespace/name` that Kubernetes allows. What another program calls a name may be longer.
+pub const LONGEST_NAME: usize = 63 + 1 + 253;
+
 /// [`shortened`] text with control characters escaped.
 #[must_use]
 pub fn printable(text: &str) -> String {

@@ -1,28 +1,21 @@
 //! Tables, JSON and YAML on stdout, remarks on stderr.
 
-use std::{
-    fmt::Display,
-    io::{self, Write as _},
-    time::Duration,
-};
+use std::{fmt::Display, io, time::Duration};
 
 use anyhow::Result;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table};
-use serde::Serialize;
 use sidetrack_base::duration;
-use sidetrack_live::output::yaml;
+use sidetrack_live::output;
 use terminal_size::{Width, terminal_size_of};
 
-pub use sidetrack_live::output::{is_closed, print, print_value, table};
-
-use super::Format;
+pub use sidetrack_live::output::{is_closed, print, print_one, print_value, table};
 
 /// Narrower than this a last column is not wrapped: the terminal breaks the lines where they end.
 const NARROWEST: usize = 20;
 
 /// Prints an error or a remark on stderr. A reader that has gone away is no failure.
 pub fn remark(text: impl Display) {
-    let _ = writeln!(io::stderr(), "sidetrack: {text}");
+    output::remark("sidetrack", text);
 }
 
 /// Prints a table without the blanks around its lines. On a terminal its last column wraps at the
@@ -82,14 +75,6 @@ fn fit(table: &mut Table, width: usize) {
         .set_width(u16::try_from(width).unwrap_or(u16::MAX));
     for column in table.column_iter_mut().take(widths.len() - 1) {
         column.set_constraint(ColumnConstraint::ContentWidth);
-    }
-}
-
-/// Prints one of many values: a line of JSON, or a document of YAML.
-pub fn print_one(format: Format, value: &impl Serialize) -> Result<()> {
-    match format {
-        Format::Yaml => print(format!("---\n{}", yaml(value)?.trim_end())),
-        Format::Json | Format::Table | Format::Wide => print(serde_json::to_string(value)?),
     }
 }
 

@@ -54,7 +54,7 @@ explain a outbound --gid 4294967295 --dst 10.0.0.1:80 => write the number of a u
 trace --port 0 => not in 1..=65535
 trace --port 65536 => not in 1..=65535
 trace --count 0 => 0 is not in 1
-trace --duration 0 => longer than 0
+trace --duration 0 => greater than 0
 trace --duration 5parsecs => write a duration
 trace --duration 99999999999999999999s => write a duration
 trace --process abcdefghijklmnopqrstuvwxyz => 1 to 15 bytes

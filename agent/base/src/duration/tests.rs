@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{duration, duration_within, interval, text};
+use super::{duration, duration_within, interval, positive_duration, text};
 
 #[test]
 fn the_same_form_in_both_directions() {
@@ -20,9 +20,18 @@ fn units_and_plain_seconds() {
     assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
     assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
     assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
-    for text in ["", "-1", "soon", "10 parsecs", "s"] {
+    for text in [
+        "",
+        "-1",
+        "soon",
+        "10 parsecs",
+        "s",
+        "366d",
+        "18446744073709551615",
+    ] {
         assert!(duration(text).is_err(), "{text:?}");
     }
+    assert!(positive_duration("0").is_err());
 }
 
 #[test]

@@ -47,6 +47,27 @@ fn a_running_pod_counts_before_a_newer_one_that_cannot_be_asked() {
 }
 
 #[test]
+fn an_agent_that_is_not_scheduled_is_that_of_the_node_it_is_meant_for() {
+    let mut pending = pod("new", NEW, json!({}));
+    pending["status"] = json!({"phase": "Pending"});
+    let mut spec = pending["spec"].take();
+    spec["nodeName"] = Value::Null;
+    pending["spec"] = spec.clone();
+    assert_eq!(by_node(&pods(&[pending.clone()])).len(), 0);
+    spec["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["node-3"]},
+        ]}],
+    }}});
+    pending["spec"] = spec;
+    let agents = by_node(&pods(&[pending]));
+    assert_eq!(
+        agents["node-3"].down.as_deref(),
+        Some("the agent's pod is Pending")
+    );
+}
+
+#[test]
 fn what_an_agent_said_as_it_ended_is_shown() {
     let down = |state: Value, before: Value| {
         let mut pod = pod("one", OLD, state);

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sidetrack_policy::{
     facts::PodFacts,
-    select::{Enroll, LABEL, Wanted, is_completed, wanted},
+    select::{Enroll, LABEL, NamespaceLabels, Wanted, is_completed, wanted_in},
     text::printable,
 };
 
 use super::Remarks;
-use crate::kernel::{Kernel, mesh_on};
+use crate::{
+    cluster::handler_of,
+    kernel::{Kernel, mesh_on},
+};
 
 /// The most rejected pods that are named.
 const NAMED: usize = 20;
@@ -33,19 +36,28 @@ impl NamespaceRow {
     }
 }
 
+/// What decides about pods beside themselves.
+pub struct Surroundings<'a> {
+    /// The labels of namespaces.
+    pub labels: &'a BTreeMap<String, String>,
+    /// The kernels of nodes.
+    pub kernels: &'a BTreeMap<String, Kernel>,
+    /// The handlers of runtime classes.
+    pub handlers: &'a BTreeMap<String, String>,
+    /// Which pods agents would enroll.
+    pub enroll: Enroll,
+}
+
 /// Namespaces with pods that would be enrolled or rejected.
-pub fn rows(
-    pods: &[PodFacts],
-    labels: &BTreeMap<String, String>,
-    kernels: &BTreeMap<String, Kernel>,
-    enroll: Enroll,
-    remarks: &mut Remarks,
-) -> Vec<NamespaceRow> {
+pub fn rows(pods: &[PodFacts], on: &Surroundings<'_>, remarks: &mut Remarks) -> Vec<NamespaceRow> {
     let mut rows: BTreeMap<String, NamespaceRow> = BTreeMap::new();
     let mut rejected = Vec::new();
     for pod in pods.iter().filter(|pod| !is_completed(pod)) {
         let namespace = pod.meta.namespace.clone().unwrap_or_default();
-        let label = labels.get(&namespace).map(String::as_str);
+        let labels = NamespaceLabels {
+            interception: on.labels.get(&namespace).map(String::as_str),
+            ..NamespaceLabels::default()
+        };
         let row = rows
             .entry(namespace.clone())
             .or_insert_with(|| NamespaceRow {
@@ -56,8 +68,9 @@ pub fn rows(
             });
         row.sidecars += usize::from(pod.sidecar().is_some());
         let node = pod.spec.node_name.as_ref();
-        let kernel = node.and_then(|node| kernels.get(node)).copied();
-        match wanted(pod, label, &mesh_on(kernel, enroll)) {
+        let kernel = node.and_then(|node| on.kernels.get(node)).copied();
+        let handler = handler_of(pod, on.handlers);
+        match wanted_in(pod, labels, handler, &mesh_on(kernel, on.enroll)) {
             Wanted::Enrolled(_) => row.enrolled += 1,
             Wanted::Skipped(_) => {}
             Wanted::Rejected(reason) => {
@@ -74,7 +87,7 @@ pub fn rows(
     }
     remarks.problems.extend(rejected);
     let other = |value: &&String| !matches!(value.as_str(), "enabled" | "disabled");
-    let meaningless = labels.iter().filter(|(_, value)| other(value));
+    let meaningless = on.labels.iter().filter(|(_, value)| other(value));
     remarks.notes.extend(meaningless.map(|(name, value)| {
         let value = printable(value);
         format!("label {LABEL} of namespace {name} is {value:?}, which has no effect: write enabled or disabled")

@@ -30,7 +30,7 @@ fn flags_about_the_cluster_are_the_plugins() {
 #[test]
 fn what_follows_two_hyphens_is_the_agents() {
     let (pass, connect) = read("trace web-0 -- -n shop").expect("a command");
-    assert_eq!(pass.words, ["--", "-n", "shop"]);
+    assert_eq!(pass.words, ["-n", "shop"]);
     assert_eq!(connect.namespace, None);
 }
 
@@ -41,6 +41,8 @@ fn mistakes() {
         ("rules -6 web-0", "the pod comes before -6"),
         ("rules web-0 -n", "flag -n needs a value"),
         ("rules -l", "flag -l needs a value"),
+        ("rules web-0 --as=", "flag --as needs a value"),
+        ("rules web-0 --as-group=dev", "flag --as-group needs --as"),
     ] {
         let error = read(line).expect_err(line);
         assert!(error.contains(expected), "{line}: {error}");

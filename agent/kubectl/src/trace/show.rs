@@ -1,10 +1,6 @@
 //! Lines of all nodes on stdout, remarks and the summary on stderr.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
 use serde_json::json;
@@ -37,7 +33,6 @@ pub struct Show {
     most: Option<u64>,
     columns: Columns,
     summary: Summary,
-    is_closed: bool,
     /// How many connections of pods that are on other nodes a node has sent.
     elsewhere: BTreeMap<String, u64>,
     /// Whether there were such since the pods were listed: they may have moved.
@@ -54,20 +49,19 @@ impl Show {
         let nodes: BTreeMap<String, Node> =
             nodes.map(|node| (node.clone(), Node::default())).collect();
         let width = nodes.keys().map(|node| node.chars().count()).max();
-        let mut show = Self {
+        let show = Self {
             nodes,
             width: width.unwrap_or_default().max("NODE".len()),
             format,
             most,
             columns: Columns::default(),
             summary: Summary::default(),
-            is_closed: false,
             elsewhere: BTreeMap::new(),
             needs_relist: false,
         };
         if show.is_for_people() {
             let header = show.columns.header();
-            show.print(&format!("{:<1$}  {header}", "NODE", show.width))?;
+            output::print(&format!("{:<1$}  {header}", "NODE", show.width))?;
         }
         Ok(show)
     }
@@ -83,7 +77,7 @@ impl Show {
                 let state = self.nodes.entry(node.clone()).or_default();
                 state.runs = true;
                 if state.silent.is_some() {
-                    self.remark(&format!(
+                    output::remark(format!(
                         "node {node} answers again; its connections in between are missing"
                     ));
                 }
@@ -96,9 +90,9 @@ impl Show {
                 let silent = self.nodes.values().filter(|it| !it.runs);
                 let silent = silent.filter(|it| it.silent.is_some()).count();
                 if is_news && silent <= SHOWN {
-                    self.remark(&format!("node {node}: {why}"));
+                    output::remark(format!("node {node}: {why}"));
                 } else if is_news && silent == SHOWN + 1 {
-                    self.remark("more nodes do not answer; they are counted in the end");
+                    output::remark("more nodes do not answer; they are counted in the end");
                 }
             }
             Item::Line { node, line } => self.line(&node, &line, pods)?,
@@ -133,48 +127,26 @@ impl Show {
         };
         if self.is_for_people() {
             let text = format!("{node:<0$}  {text}", self.width);
-            return self.print(&escaped(&text));
+            return output::print(&escaped(&text));
         }
         let mut value = serde_json::to_value(traced)?;
         value["node"] = json!(node);
-        match self.format {
-            Format::Yaml => {
-                let text = serde_saphyr::to_string(&value)?;
-                self.print(&format!("---\n{}", text.trim_end()))
-            }
-            _ => self.print(&value.to_string()),
-        }
-    }
-
-    /// Prints a line; a reader that has gone away is no failure, but the end.
-    fn print(&mut self, text: &str) -> Result<()> {
-        match writeln!(io::stdout(), "{text}") {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.is_closed = true;
-                Ok(())
-            }
-            other => Ok(other?),
-        }
-    }
-
-    /// On stderr.
-    pub fn remark(&self, text: &str) {
-        let _ = writeln!(io::stderr(), "kubectl-sidetrack: {}", escaped(text));
+        output::print_one(self.format, &value)
     }
 
     /// Whether there are enough lines, or no process reads them.
     pub fn is_over(&self) -> bool {
-        self.is_closed || self.most.is_some_and(|most| self.summary.events >= most)
+        output::is_closed() || self.most.is_some_and(|most| self.summary.events >= most)
     }
 
     /// Prints the summary. Fails if a node was silent at any time.
     pub fn end(&self) -> ExitCode {
-        if self.is_closed {
+        if output::is_closed() {
             return ExitCode::SUCCESS;
         }
         for (node, count) in &self.elsewhere {
             let connections = counted(*count, "connection");
-            self.remark(&format!(
+            output::remark(format!(
                 "node {node}: {connections} of pods {ON_OTHER_NODES}"
             ));
         }
@@ -195,7 +167,7 @@ impl Show {
             true => String::new(),
             false => format!("; connections are missing of {}", silent.join(", ")),
         };
-        self.remark(&format!(
+        output::remark(format!(
             "{complete} of {}: {}{unknown}",
             counted(self.nodes.len() as u64, "node"),
             self.summary.text()

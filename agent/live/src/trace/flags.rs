@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use sidetrack_common::rule::{Class, Rule};
 
-use sidetrack_base::duration::duration;
+use sidetrack_base::duration::positive_duration;
 
 /// Which connections, and for how long.
 #[derive(Clone, Debug, Args)]
@@ -150,14 +150,6 @@ fn process(text: &str) -> Result<String, String> {
     Err(format!(
         "write a process id, or a name of 1 to {LONGEST} bytes: the kernel cuts longer ones there"
     ))
-}
-
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration(text)?;
-    if duration.is_zero() {
-        return Err("it must be longer than 0".to_owned());
-    }
-    Ok(duration)
 }
 
 fn rule_name(text: &str) -> Result<String, String> {

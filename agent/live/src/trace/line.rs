@@ -1,5 +1,7 @@
 //! A connection as one line for people.
 
+use sidetrack_policy::text::LONGEST_NAME;
+
 use super::TraceEvent;
 
 /// Lines with the pod, in columns. What pods will come is not known: the pod's column grows with the longest name.
@@ -24,7 +26,7 @@ impl Columns {
 
     /// A connection.
     pub fn line(&mut self, event: &TraceEvent) -> String {
-        self.pod = self.pod.max(event.pod.chars().count());
+        self.pod = self.pod.max(event.pod.chars().count().min(LONGEST_NAME));
         self.cells(
             time(event),
             &event.pod,

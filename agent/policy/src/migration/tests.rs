@@ -2,7 +2,12 @@ use crate::{
     fixture::pod,
     mesh::Mesh,
     migration::{Migration, Programmer},
-    select::{Enroll, Rejected, Wanted},
+    select::{Enroll, NamespaceLabels, Rejected, Wanted},
+};
+
+const LABELED: NamespaceLabels<'_> = NamespaceLabels {
+    interception: Some("enabled"),
+    dataplane_mode: None,
 };
 
 const ARGUMENTS: &str = "istio-iptables, -p, '15001', -z, '15006', -u, '1337', -m, REDIRECT, -i, '*', -x, '', -b, '*', -d, '15090,15021,15020'";
@@ -21,7 +26,7 @@ spec:
 }
 
 fn migrate(yaml: &str) -> Migration {
-    Migration::of(&pod(yaml), Some("enabled"), &Mesh::new(Enroll::Labeled))
+    Migration::of(&pod(yaml), LABELED, None, &Mesh::new(Enroll::Labeled))
 }
 
 #[test]
@@ -90,7 +95,7 @@ fn pods_that_would_be_rejected() {
         ..Mesh::new(Enroll::Labeled)
     };
     let pod = pod(&with_init(&interfaces, "1.20.0"));
-    let migration = Migration::of(&pod, Some("enabled"), &old_kernel);
+    let migration = Migration::of(&pod, LABELED, None, &old_kernel);
     assert!(matches!(
         migration.then,
         Wanted::Rejected(Rejected::Interfaces(_))
@@ -143,4 +148,12 @@ fn who_programs_the_rules_has_a_name() {
     assert_eq!(with("istio-validation", "istio-proxy"), "node");
     assert_eq!(with("other", "istio-proxy"), "unknown");
     assert_eq!(with("other", "app"), "nothing");
+}
+
+#[test]
+fn a_sandbox_by_the_handler_of_its_class_is_rejected() {
+    let yaml = with_init(ARGUMENTS, "1.20.0") + "  runtimeClassName: secure\n";
+    let of = |handler| Migration::of(&pod(&yaml), LABELED, handler, &Mesh::new(Enroll::Labeled));
+    assert!(matches!(of(None).then, Wanted::Enrolled(_)));
+    assert!(matches!(of(Some("runsc")).then, Wanted::Rejected(_)));
 }
