@@ -1,9 +1,13 @@
 //! How a program runs and ends.
 
-use std::{io, panic::resume_unwind, process::ExitCode, time::Duration};
+use std::{io, panic::resume_unwind, process::ExitCode, sync::Arc, thread, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
+    runtime::Handle,
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
+    task::JoinHandle,
     time::Instant,
 };
 
@@ -55,8 +59,38 @@ pub fn exit_code(fine: bool) -> ExitCode {
 
 /// Runs `work` on a thread that may block. If it panics, the caller panics as well.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+    match start_blocking(work).await {
         Ok(done) => done,
         Err(panic) => resume_unwind(panic.into_panic()),
     }
+}
+
+/// Starts `work` on a thread that may block. Where tokio's pool would panic because the kernel gives no thread, as on a node
+/// that is full of them, it is asked again until it does.
+pub fn start_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    const RETRY: Duration = Duration::from_millis(100);
+    let (send, result) = oneshot::channel();
+    // A thread that is refused does not give back what it was to run.
+    let work = Arc::new(Mutex::new(Some((work, send))));
+    let runtime = Handle::current();
+    let start = move || {
+        let (work, runtime) = (Arc::clone(&work), runtime.clone());
+        thread::Builder::new().spawn(move || {
+            let _runtime = runtime.enter();
+            if let Some((work, send)) = work.lock().take() {
+                // Without a receiver nothing waits for it.
+                let _ = send.send(work());
+            }
+        })
+    };
+    let mut started = start();
+    tokio::spawn(async move {
+        while started.is_err() {
+            tokio::time::sleep(RETRY).await;
+            started = start();
+        }
+        result.await.expect("its thread does not panic")
+    })
 }

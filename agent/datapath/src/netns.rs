@@ -172,13 +172,13 @@ pub fn run_on_node<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> io:
 
 fn run_in<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                setns(netns, CloneFlags::CLONE_NEWNET)?;
-                Ok(work())
-            })
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        // The kernel may refuse a thread: a node can be full of them.
+        let inside = thread::Builder::new().spawn_scoped(scope, || {
+            setns(netns, CloneFlags::CLONE_NEWNET)?;
+            Ok(work())
+        })?;
+        let done = inside.join();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 

@@ -39,6 +39,10 @@ where
         receive(socket, |payload| {
             next = match payload {
                 NetlinkPayload::InnerMessage(message) => visit(message),
+                // The kernel's errno, if it has listed only a part, or nothing.
+                NetlinkPayload::Done(done) if done.code < 0 => {
+                    return Err(io::Error::from_raw_os_error(-done.code));
+                }
                 NetlinkPayload::Done(_) => ControlFlow::Break(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 _ => ControlFlow::Continue(()),

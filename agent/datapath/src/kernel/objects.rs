@@ -162,8 +162,10 @@ pub(super) fn load_programs(ebpf: &mut Ebpf, names: &[String]) -> Result<Vec<Own
         Ok(())
     };
     thread::scope(|scope| {
-        let other = scope.spawn(load_rest);
-        load_rest().and(other.join().expect("no loader panics"))
+        // One thread does it as well, where the kernel gives no other.
+        let other = thread::Builder::new().spawn_scoped(scope, load_rest);
+        let own = load_rest();
+        own.and(other.map_or(Ok(()), |it| it.join().expect("no loader panics")))
     })?;
     let names = names.iter();
     names.map(|name| descriptor(find(ebpf, name)?)).collect()

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
+use sidetrack_base::runtime;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
@@ -63,7 +64,7 @@ impl Searches {
 
     fn run(&self, cookie: u64, search: Search, permit: OwnedSemaphorePermit) -> JoinHandle<()> {
         let searches = self.clone();
-        tokio::task::spawn_blocking(move || {
+        runtime::start_blocking(move || {
             search();
             drop(permit);
             let mut pending = searches.pending.lock();

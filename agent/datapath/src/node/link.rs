@@ -18,6 +18,7 @@ use crate::{
         target_route, watch::Watch,
     },
 };
+use sidetrack_base::runtime;
 use sidetrack_policy::policy::ReturnRoute;
 use sidetrack_reconcile::{Phase, node::Link, repairs::IngressProgram};
 
@@ -146,7 +147,7 @@ impl PodLink {
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
         let netns = Arc::clone(&self.netns);
-        let work = tokio::task::spawn_blocking(move || netns.run(work));
+        let work = runtime::start_blocking(move || netns.run(work));
         let done = timeout(WAIT_TIMEOUT, work).await;
         Ok(done.context("the kernel does not answer on netlink")????)
     }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use nix::time::{ClockId, clock_gettime};
+use sidetrack_base::runtime;
 use sidetrack_common::{
     ids::NetnsCookie,
     task::{Group, Place},
@@ -93,7 +94,7 @@ impl Outside {
             let took = processor_time().saturating_sub(start);
             OutsideProcesses { found, took }
         };
-        self.look = Some(tokio::task::spawn_blocking(look));
+        self.look = Some(runtime::start_blocking(look));
     }
 
     /// What is wrong with a pod that has processes outside the cgroup.

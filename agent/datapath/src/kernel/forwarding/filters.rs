@@ -138,12 +138,12 @@ fn remove_others(
 /// Whether the kernel has such filters, tried with a program in a namespace of its own.
 pub fn work(program: BorrowedFd<'_>) -> bool {
     thread::scope(|scope| {
-        let tried = scope.spawn(|| {
+        let tried = thread::Builder::new().spawn_scoped(scope, || {
             unshare(CloneFlags::CLONE_NEWNET)?;
             let program = (IngressProgram::Forwarded, program);
             add(program, LOOPBACK_IFINDEX, None)
         });
-        matches!(tried.join(), Ok(Ok(())))
+        matches!(tried.map(|it| it.join()), Ok(Ok(Ok(()))))
     })
 }
 

@@ -1,5 +1,7 @@
 //! Reads a namespace's interfaces, addresses, routes and rules by netlink.
 
+mod answer;
+
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -22,6 +24,7 @@ use sidetrack_common::{
     pod::{LOOPBACK_IFINDEX, RouteKind},
 };
 
+use self::answer::Answer;
 use super::{
     AssignedAddress, MAX_ROUTES, Snapshot,
     flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
@@ -33,6 +36,8 @@ use crate::{
 
 /// Interfaces and addresses that are read of a pod, each.
 const MAX_LISTED: usize = 4096;
+/// Bytes of interfaces that are read of a pod. One can have 60 KB of names.
+const MAX_LINK_BYTES: usize = 16 << 20;
 /// Rules of return routes that are remembered, so that they are removed again.
 const MAX_MARKED: usize = 16;
 /// Hops of a multipath route that are looked at. One with more counts as captured.
@@ -68,16 +73,18 @@ impl Snapshot {
 
     fn read_links(&mut self, until: Instant) -> io::Result<()> {
         let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        dump(request, until, |message| {
-            self.take(message, None);
-            continue_while(self.links.len() < MAX_LISTED)
+        let mut bytes = 0;
+        dump(request, until, |answer| {
+            bytes += answer.bytes;
+            self.take(answer, None);
+            continue_while(self.links.len() < MAX_LISTED && bytes < MAX_LINK_BYTES)
         })
     }
 
     fn read_addresses(&mut self, until: Instant) -> io::Result<()> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        dump(request, until, |message| {
-            self.take(message, None);
+        dump(request, until, |answer| {
+            self.take(answer, None);
             continue_while(self.addresses.len() < MAX_LISTED)
         })?;
         self.addresses
@@ -94,8 +101,8 @@ impl Snapshot {
             Err(_) => request.attributes.push(RouteAttribute::Table(table)),
         }
         let before = self.routes.len();
-        let read = dump(RouteNetlinkMessage::GetRoute(request), until, |message| {
-            self.take(message, Some(table));
+        let read = dump(RouteNetlinkMessage::GetRoute(request), until, |answer| {
+            self.take(answer, Some(table));
             continue_while(self.routes.len() - before <= MAX_ROUTES)
         });
         match read {
@@ -109,15 +116,19 @@ impl Snapshot {
         let mut request = RuleMessage::default();
         request.header.family = family;
         let mut rules = 0;
-        dump(RouteNetlinkMessage::GetRule(request), until, |message| {
-            self.take(message, None);
+        dump(RouteNetlinkMessage::GetRule(request), until, |answer| {
+            self.take(answer, None);
             rules += 1;
             continue_while(rules < MAX_LISTED)
         })
     }
 
     /// Adds what a message says. Routes of other tables than `table`, if one is given, are omitted.
-    fn take(&mut self, message: RouteNetlinkMessage, table: Option<u32>) {
+    fn take(&mut self, answer: Answer, table: Option<u32>) {
+        let Some(message) = answer.message else {
+            self.rules.set_unclear(answer.is_v6());
+            return;
+        };
         match message {
             RouteNetlinkMessage::NewLink(link) => {
                 self.entrances.add(&link);
@@ -156,8 +167,8 @@ impl Snapshot {
     pub fn of_answer(datagram: &[u8]) -> io::Result<Self> {
         let mut snapshot = Self::default();
         netlink::messages(datagram, |payload| {
-            if let NetlinkPayload::InnerMessage(message) = payload {
-                snapshot.take(message, None);
+            if let NetlinkPayload::InnerMessage(answer) = payload {
+                snapshot.take(answer, None);
             }
             Ok(ControlFlow::Continue(()))
         })?;
@@ -168,7 +179,7 @@ impl Snapshot {
 fn dump(
     request: RouteNetlinkMessage,
     until: Instant,
-    visit: impl FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
+    visit: impl FnMut(Answer) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let socket = netlink::open(NETLINK_ROUTE)?;
     // The kernel then lists the requested table only (Linux 4.20).
@@ -185,6 +196,10 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
     };
     let flags = message.header.flags;
     if flags.contains(RouteFlags::Cloned) || flags.contains(RouteFlags::Dead) {
+        return None;
+    }
+    // For some of the pod's packets only: another one decides for the others.
+    if message.header.tos != 0 || message.header.source_prefix_length != 0 {
         return None;
     }
     let mut route = FlatRoute {

@@ -71,6 +71,14 @@ impl Rules {
         }
     }
 
+    /// Marks the rules of a family, or of both, as not followed.
+    pub(super) fn set_unclear(&mut self, is_v6: Option<bool>) {
+        let is_meant = |family| is_v6.is_none_or(|is_v6| is_v6 == family);
+        for family in [false, true] {
+            self.is_unclear[usize::from(family)] |= is_meant(family);
+        }
+    }
+
     /// Tables that rules lead to, beside those that every namespace has.
     pub(super) fn other_tables(&self) -> Vec<(bool, u32)> {
         let mut tables: Vec<(bool, u32)> = (self.rules.iter())
