@@ -71,6 +71,20 @@ pub enum Skipped {
     Completed,
 }
 
+impl Skipped {
+    /// Whether another label of its namespace could have changed that.
+    #[must_use]
+    pub const fn is_by_namespace(&self) -> bool {
+        matches!(
+            self,
+            Self::NotOptedIn
+                | Self::NotAmbient
+                | Self::OptedOut(Holder::Namespace)
+                | Self::OtherLabel(_, Holder::Namespace)
+        )
+    }
+}
+
 /// What has a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {

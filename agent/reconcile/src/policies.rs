@@ -61,6 +61,15 @@ pub struct Retired {
     written: bool,
 }
 
+/// When there is room for a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Now.
+    Now,
+    /// Once the rows of retired policies are removed.
+    Soon,
+}
+
 impl Retired {
     /// Whether its removal has not failed yet.
     #[must_use]
@@ -96,19 +105,15 @@ impl Policies {
         policy: &CompiledPolicy,
         neighbors: &BTreeSet<PolicyId>,
         own: Option<PolicyId>,
-    ) -> Result<(), Excess> {
+    ) -> Result<Room, Excess> {
         let mut of_namespace = ListSizes::default();
-        // Rows that are removed soon are there as well.
-        let retired = self.retired.iter().map(|it| it.policy.list_sizes());
         let earlier = self.earlier.iter().map(|it| it.lists.sizes());
-        let mut of_node = retired
-            .chain(earlier)
-            .fold(ListSizes::default(), ListSizes::plus);
+        let mut of_node = earlier.fold(ListSizes::default(), ListSizes::plus);
         for (other, used) in &self.in_use {
             let is_neighbors = neighbors.contains(&used.id);
             let is_it = **other == *policy;
             if is_it && is_neighbors {
-                return Ok(());
+                return Ok(Room::Now);
             }
             // What only this pod has goes when the new policy comes.
             if is_it || (own == Some(used.id) && used.pods == 1) {
@@ -120,7 +125,13 @@ impl Policies {
                 of_namespace = of_namespace.plus(sizes);
             }
         }
-        quota::check(policy, &of_namespace, &of_node)
+        quota::check(policy, &of_namespace, &of_node)?;
+        let retired = self.retired.iter().map(|it| it.policy.list_sizes());
+        let with_retired = retired.fold(of_node, ListSizes::plus);
+        Ok(match quota::check(policy, &of_namespace, &with_retired) {
+            Ok(()) => Room::Now,
+            Err(_) => Room::Soon,
+        })
     }
 
     /// The id under which a policy is written and the one copy of it, for one more pod; `None` if it has to be

@@ -1,6 +1,6 @@
 //! A pod's namespace, addresses and address families change.
 
-use std::time::Duration;
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -67,6 +67,35 @@ fn addresses_and_routes_are_followed() -> Result<()> {
         ensure!(result == Err(libc::ENETUNREACH), "{result:?}");
         Ok(())
     })
+}
+
+kernel_test!(a_name_of_any_bytes_hides_no_change);
+fn a_name_of_any_bytes_hides_no_change() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    let own = at("10.79.0.2", 80);
+    let reaches = |port: u16| {
+        eventually(Duration::from_secs(1), || {
+            let result = fixture.dial(own)?;
+            ensure!(
+                result.as_ref().is_ok_and(|it| it.accepted_by == port),
+                "{result:?}"
+            );
+            Ok(())
+        })
+    };
+    fixture.pod.ip("address add 10.79.0.2/32 dev lo")?;
+    reaches(80)?;
+    // No UTF-8.
+    let name = OsStr::from_bytes(b"\xff");
+    let set = Command::new("ip")
+        .args(["-n", &fixture.pod.netns, "link", "set", "lo", "alias"])
+        .arg(name)
+        .status()?;
+    ensure!(set.success());
+    fixture.pod.ip("address del 10.79.0.2/32 dev lo")?;
+    reaches(15001)
 }
 
 kernel_test!(ipv6_needs_dual_stack_or_an_ipv6_pod);

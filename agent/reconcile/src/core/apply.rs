@@ -6,7 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NamespaceFacts, NetnsRef},
-    select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_in},
+    select::{NamespaceLabels, Wanted, is_starting, wanted_in},
 };
 use tracing::error;
 
@@ -104,7 +104,7 @@ impl<N: Node> Core<N> {
             },
             Selected::Rejected(reason) => self.reject(name, reason),
             Selected::Skipped(reason) => {
-                let by_namespace = matches!(reason, Skipped::NotOptedIn | Skipped::NotAmbient);
+                let by_namespace = reason.is_by_namespace();
                 if by_namespace && document.namespace == NamespaceFacts::Missing && self.has(name) {
                     // The pod goes with its namespace, and the API server has not said so yet.
                     self.mark_unlisted(name);
@@ -258,6 +258,9 @@ impl<N: Node> Core<N> {
             self.release(name, &reason).await;
             let note = format!("sidetrack leaves its connections alone now: {reason}");
             self.record_event(name, RELEASED, note);
+            if let Some(record) = self.pods.get_mut(name) {
+                let _ = record.changes.take(now);
+            }
         }
         if let Some(record) = self.pods.get_mut(name) {
             record.desired = Desired::Skip;

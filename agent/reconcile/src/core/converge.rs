@@ -40,6 +40,11 @@ impl<N: Node> Core<N> {
                         .await;
                     Ok(())
                 }
+                // It has been opted out and in too often.
+                Action::Enroll if self.is_too_soon(name) => {
+                    waits = true;
+                    Ok(())
+                }
                 Action::Enroll => self.enroll(name, &goal, &found, processes).await,
                 Action::ChangePolicy if self.is_too_soon(name) => {
                     // The policy that it has stays until then. What is wanted at that time is written.

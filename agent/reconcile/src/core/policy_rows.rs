@@ -9,19 +9,29 @@ use tracing::error;
 use super::Core;
 use crate::{
     node::{EnrollError, Node, NodeError, PolicyRows as _},
-    policies::{Excess, GRACE},
+    policies::{GRACE, Room},
     state::{Record, SLOW_RETRY},
 };
 
 impl<N: Node> Core<N> {
     /// Whether the lists of a pod's new policy have room.
-    pub(super) fn check_quota(&self, name: &PodRef, policy: &CompiledPolicy) -> Result<(), Excess> {
+    pub(super) fn check_quota(
+        &self,
+        name: &PodRef,
+        policy: &CompiledPolicy,
+    ) -> Result<(), EnrollError> {
         let own = self.pods.get(name).and_then(Record::enrollment);
         let in_namespace = |other: &PodRef| other != name && other.namespace == name.namespace;
         let neighbors = self.enrollments().filter(|(other, _)| in_namespace(other));
         let neighbors = neighbors.map(|(_, it)| it.policy_id).collect();
-        self.policies
-            .check(policy, &neighbors, own.map(|it| it.policy_id))
+        let own = own.map(|it| it.policy_id);
+        match self.policies.check(policy, &neighbors, own)? {
+            Room::Now => Ok(()),
+            Room::Soon => Err(NodeError::NotYet(
+                "the rows of policies that were in use until now are removed first".to_owned(),
+            )
+            .into()),
+        }
     }
 
     /// The id of a policy, written if it is new, for a pod that has not used it so far.

@@ -9,7 +9,7 @@ use std::{
 use sidetrack_common::ids::PolicyId;
 use sidetrack_policy::{Policy, compiled::CompiledPolicy, spans};
 
-use super::{EarlierPolicy, GRACE, Policies};
+use super::{EarlierPolicy, GRACE, Policies, Room};
 
 fn policy(port: u16) -> CompiledPolicy {
     Policy {
@@ -206,25 +206,25 @@ fn each_namespace_has_a_quota_of_its_own() {
     let quota = 16_384;
     for first in 0..3 {
         let big = with_ports(first + 1, quota);
-        assert_eq!(policies.check(&big, &neighbors, None), Ok(()));
+        assert_eq!(policies.check(&big, &neighbors, None), Ok(Room::Now));
         neighbors.insert(write(&mut policies, &big));
     }
     let fourth = with_ports(9, quota);
     assert!(policies.check(&fourth, &neighbors, None).is_err());
     assert_eq!(
         policies.check(&fourth, &BTreeSet::new(), None),
-        Ok(()),
+        Ok(Room::Now),
         "of another namespace"
     );
     let first = with_ports(1, quota);
     assert_eq!(
         policies.check(&first, &neighbors, None),
-        Ok(()),
+        Ok(Room::Now),
         "it needs no rows"
     );
     // A pod that replaces its own policy gives its rows up.
     let own = neighbors.pop_first();
-    assert_eq!(policies.check(&fourth, &neighbors, own), Ok(()));
+    assert_eq!(policies.check(&fourth, &neighbors, own), Ok(Room::Now));
 }
 
 #[test]
@@ -235,12 +235,12 @@ fn rows_that_are_not_removed_yet_count_for_the_node() {
     let quota = 16_384;
     for first in 1..=7 {
         let big = with_ports(first, quota);
-        assert_eq!(policies.check(&big, &namespace, None), Ok(()));
+        assert_eq!(policies.check(&big, &namespace, None), Ok(Room::Now));
         write(&mut policies, &big);
         policies.release(&big, now);
     }
     let next = with_ports(9, quota);
-    assert!(policies.check(&next, &namespace, None).is_err());
+    assert_eq!(policies.check(&next, &namespace, None), Ok(Room::Soon));
     policies.take_due(now + GRACE);
-    assert_eq!(policies.check(&next, &namespace, None), Ok(()));
+    assert_eq!(policies.check(&next, &namespace, None), Ok(Room::Now));
 }

@@ -1,6 +1,6 @@
 //! How often a pod's policy may change, and how much one turn writes.
 
-use std::{fmt::Write as _, path::Path};
+use std::{fmt::Write as _, path::Path, sync::Arc};
 
 use sidetrack_policy::manifest::{Document, NetnsRef, parse_pods};
 use sidetrack_reconcile::{Listing, PodState};
@@ -106,6 +106,30 @@ fn a_policy_that_changes_all_the_time_is_followed_once_a_second() {
     assert_eq!(written(&run), before + BURST);
     let violations = &run.world.borrow().violations;
     assert!(violations.is_empty(), "{violations:?}");
+}
+
+#[test]
+fn a_pod_that_is_opted_out_and_in_all_the_time_is_enrolled_once_a_second() {
+    let mut run = run_with(&["p"]);
+    let opted_out = || {
+        let mut out = pod("p", 1, 1);
+        let labels = &mut Arc::make_mut(&mut out.pod).meta.labels;
+        labels.interception = Some("disabled".to_owned());
+        out
+    };
+    let mut enrolled = 0;
+    for _ in 0..200 {
+        run.world.borrow_mut().now += std::time::Duration::from_millis(9);
+        ready(run.core.apply(&listing(vec![pod("p", 1, 1)])));
+        enrolled += run.core.enrollments().count();
+        ready(run.core.apply(&listing(vec![opted_out()])));
+        assert_eq!(run.core.enrollments().count(), 0, "at once");
+    }
+    assert!((BURST..=BURST + 3).contains(&enrolled), "{enrolled}");
+    ready(run.core.apply(&listing(vec![pod("p", 1, 1)])));
+    run.tick(600);
+    run.tick(600);
+    assert_eq!(run.core.enrollments().count(), 1, "not lost");
 }
 
 #[test]

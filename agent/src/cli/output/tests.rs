@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
-use super::{lines, table, yaml};
+use sidetrack_live::output::yaml;
+
+use super::{lines, table};
 
 #[test]
 fn the_last_column_fits_the_terminal() {

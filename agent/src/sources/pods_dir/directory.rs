@@ -1,7 +1,7 @@
 //! The files of a directory of manifests, and what they said when they were last read.
 //!
-//! Invariant: a file that cannot be read keeps the pods it had before, so that a typing error never
-//! ends a pod's interception.
+//! Invariants: a file that cannot be read keeps the pods it had before, so that a typing error never ends a pod's
+//! interception. A file that is gone keeps them until all others are read: they may be in one of those.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,6 +49,8 @@ struct Known {
     stamp: Option<Stamp>,
     /// When it was found to have changed, until it is read.
     changed: Option<Instant>,
+    /// Whether it is gone.
+    has_vanished: bool,
     is_link: bool,
     /// Whether its file system did not answer.
     is_silent: bool,
@@ -118,9 +120,13 @@ impl Directory {
         let entries = files::list(&self.path)?.into_iter();
         let entries = entries.map(|entry| (self.path.join(&entry.name), entry));
         let present: BTreeMap<PathBuf, _> = entries.collect();
-        let before = self.files.len();
-        self.files.retain(|path, _| present.contains_key(path));
-        let mut is_other = self.files.len() < before;
+        let mut is_other = false;
+        for (path, known) in &mut self.files {
+            let has_vanished = !present.contains_key(path);
+            is_other |= has_vanished && !known.has_vanished;
+            known.has_vanished = has_vanished;
+            known.changed = known.changed.filter(|_| !has_vanished);
+        }
         let mut silent = 0;
         for (path, entry) in present {
             let stamp = match entry.stamp {
@@ -163,6 +169,13 @@ impl Directory {
             }
         }
         Ok(is_other)
+    }
+
+    /// Forgets files that are gone, once all others are read; whether there were any.
+    pub(super) fn drop_vanished(&mut self) -> bool {
+        let before = self.files.len();
+        self.files.retain(|_, known| !known.has_vanished);
+        self.files.len() < before
     }
 
     /// Whether a file's file system did not answer: that it answers again is no event.
@@ -222,7 +235,11 @@ impl Directory {
 
     /// Reads a file within the bounds of the whole directory.
     fn contents(&self, path: &Path) -> (Option<Stamp>, Result<Contents>) {
-        let others = || self.files.iter().filter(|(other, _)| *other != path);
+        let is_there = |known: &Known| !known.has_vanished;
+        let others = || {
+            let others = self.files.iter();
+            others.filter(|(other, known)| *other != path && is_there(known))
+        };
         let own = self.files.get(path).map_or(0, |known| known.size);
         let read = others().filter(|(_, known)| known.changed.is_none());
         if own + read.map(|(_, known)| known.size).sum::<u64>() > MAX_TOTAL {
@@ -246,11 +263,17 @@ impl Directory {
     pub(super) fn listing(&self) -> Listing {
         let mut files: Vec<&Known> = self.files.values().collect();
         files.sort_by_key(|file| file.order);
+        let (vanished, files): (Vec<&Known>, Vec<&Known>) =
+            files.into_iter().partition(|file| file.has_vanished);
+        let mut pods: Vec<Document> = files
+            .iter()
+            .flat_map(|file| file.documents.clone())
+            .collect();
+        let named: BTreeSet<PodRef> = pods.iter().map(Document::name).collect();
+        let unread = vanished.into_iter().flat_map(|file| &file.documents);
+        pods.extend(unread.filter(|pod| !named.contains(&pod.name())).cloned());
         Listing {
-            pods: files
-                .iter()
-                .flat_map(|file| file.documents.clone())
-                .collect(),
+            pods,
             problems: files
                 .iter()
                 .flat_map(|file| file.problems.clone())

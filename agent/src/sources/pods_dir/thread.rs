@@ -94,6 +94,7 @@ impl Reader {
             }
             changed |= is_other;
         }
+        changed |= self.directory.drop_vanished();
         if changed || self.published.is_none() {
             self.publish();
         }

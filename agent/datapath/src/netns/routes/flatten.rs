@@ -102,12 +102,13 @@ impl Snapshot {
     /// The deciding routes of all views; `None` if they are more than a pod may have.
     fn deciding(&self, followed: &[Followed; 2], most: usize) -> Option<Deciding> {
         let mut deciding = Deciding::new();
+        let mut looks = MAX_LOOKS;
         for rules in followed {
             rules.selectors()?;
             for view in rules.views() {
                 let tables = Tables::new(&self.routes, rules.in_view(view), rules.is_usual);
-                tables.add_to(&mut deciding, view, |_| true);
-                if deciding.len() > most {
+                tables.add_to(&mut deciding, view, &mut looks, |_| true);
+                if deciding.len() > most || looks == 0 {
                     return None;
                 }
             }
@@ -121,7 +122,8 @@ impl Snapshot {
         for is_v6 in FAMILIES {
             let usual = Followed::usual(is_v6);
             let tables = Tables::new(&self.routes, usual.in_view(0), true);
-            tables.add_to(&mut own, 0, |route| route.kind == RouteKind::Local);
+            let is_local = |route: &FlatRoute| route.kind == RouteKind::Local;
+            tables.add_to(&mut own, 0, &mut MAX_LOOKS.clone(), is_local);
         }
         own
     }
@@ -164,6 +166,10 @@ impl Snapshot {
         }
     }
 }
+
+/// Prefixes that are looked up for one pod, over all tables and views. Each takes up to 129 steps in each table, and a pod
+/// can have many that decide nothing.
+const MAX_LOOKS: usize = 4 * MAX_ROUTES;
 
 /// IPv4 and IPv6.
 const FAMILIES: [bool; 2] = [false, true];
@@ -256,13 +262,21 @@ impl<'a> Tables<'a> {
 
     /// Adds for each prefix the route that decides, if it `counts`. Where the rules are the usual ones, prefixes that a wider one of an
     /// earlier table decides are omitted.
-    fn add_to(&self, deciding: &mut Deciding, view: u32, counts: impl Fn(&FlatRoute) -> bool) {
+    /// Each takes one of the `looks`.
+    fn add_to(
+        &self,
+        deciding: &mut Deciding,
+        view: u32,
+        looks: &mut usize,
+        counts: impl Fn(&FlatRoute) -> bool,
+    ) {
         let prefixes = self.tables.iter().flat_map(|table| {
             let own = table.routes.iter();
             let own = own.map(|(prefix, route)| (*prefix, route.kind == RouteKind::Throw));
             own.chain(table.within.map(|within| (within, false)))
         });
         for (prefix, is_thrown) in prefixes.collect::<BTreeSet<_>>() {
+            *looks = looks.saturating_sub(1);
             if let Some(route) = self.decides(prefix)
                 && counts(route)
                 && (route.destination == prefix || is_thrown || !self.is_usual)
@@ -270,7 +284,7 @@ impl<'a> Tables<'a> {
                 deciding.insert((view, prefix), route.clone());
             }
             // The caller takes no more.
-            if deciding.len() > MAX_ROUTES {
+            if deciding.len() > MAX_ROUTES || *looks == 0 {
                 return;
             }
         }

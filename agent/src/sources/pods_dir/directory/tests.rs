@@ -24,6 +24,7 @@ impl Lab {
     fn list(&mut self) -> Listing {
         self.directory.scan().unwrap();
         while self.directory.read_next() {}
+        self.directory.drop_vanished();
         self.directory.listing()
     }
 }
@@ -63,6 +64,31 @@ fn yaml_json_many_documents_and_lists() {
         Some("default")
     );
     assert!(listing.pods[1].origin.ends_with("a.yaml, document 2"));
+}
+
+#[test]
+fn a_renamed_file_never_takes_its_pods_out() {
+    let mut lab = Lab::new();
+    lab.write("a.yaml", A);
+    lab.write("b.yaml", "kind: Pod\nmetadata: {name: b}\n");
+    let in_lab = |name: &str| lab.dir.path().join(name);
+    for (from, to) in [("a.yaml", "x.yaml"), ("b.yaml", "y.yaml")] {
+        fs::rename(in_lab(from), in_lab(to)).unwrap();
+    }
+    assert!(lab.directory.scan().unwrap());
+    loop {
+        let listing = lab.directory.listing();
+        let mut pods = names(&listing);
+        pods.sort_unstable();
+        assert_eq!(pods, ["a", "b"]);
+        if !lab.directory.read_next() {
+            break;
+        }
+    }
+    assert!(lab.directory.drop_vanished());
+    assert!(!lab.directory.drop_vanished());
+    fs::remove_file(in_lab("x.yaml")).unwrap();
+    assert_eq!(names(&lab.list()), ["b"]);
 }
 
 #[test]

@@ -239,6 +239,22 @@ fn with_other_rules_everything_is_reachable() {
 }
 
 #[test]
+fn routes_that_decide_nothing_are_not_looked_up_without_end() {
+    let mut rules = Vec::new();
+    let mut routes = vec![unicast("0.0.0.0/0", ETH0)];
+    for table in 100..108 {
+        let mut to = rule(table, vec![RuleAttribute::Destination(ip("10.9.0.0"))]);
+        to.header.dst_len = 32;
+        rules.push(to);
+        let elsewhere = (0..1100).map(|at| format!("10.{table}.{}.{}/32", at / 250, at % 250));
+        routes.extend(elsewhere.map(|to| in_table(table, unicast(&to, ETH1))));
+    }
+    let snapshot = with_rules(&rules, routes);
+    assert!(rows_of(&snapshot).note.is_some());
+    assert!(row(&snapshot, "0.0.0.0/0").unwrap().is_unicast());
+}
+
+#[test]
 fn a_pod_with_more_selectors_keeps_its_addresses() {
     let rules: Vec<_> = (1..=5)
         .map(|number| from(&format!("10.2.0.{number}/32"), OTHER))
