@@ -17,7 +17,7 @@ use crate::{
     error::PolicyError,
     exclusions::Span,
     inputs::{Input, Inputs},
-    policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
+    policy::{DnsCapture, InboundPorts, Mode, OutboundRanges, Policy},
 };
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
@@ -45,12 +45,28 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         settings: Settings::default(),
     };
     let default = Policy::default();
-    let proxy_uids = read.list(Input::ProxyUid, id).unwrap_or(default.proxy_uids);
+    // istio-iptables takes an empty list for none.
+    let owners = |owners: Option<Vec<u32>>| owners.filter(|owners| !owners.is_empty());
+    let proxy_uids = owners(read.list(Input::ProxyUid, id)).unwrap_or(default.proxy_uids);
+    let mode = read
+        .one(Input::InterceptionMode, mode)
+        .unwrap_or(default.mode);
+    // The rules of mangle look ports up one by one.
+    let most_excluded = (mode == Mode::Tproxy).then_some(MAX_PORTS_IN_RANGES);
     let dialect = read.one(Input::Dialect, str::parse).unwrap_or_default();
     let outbound_port = read
         .one(Input::EnvoyPort, port)
         .unwrap_or(default.outbound_port);
-    let inbound = inbound(&mut read, dialect);
+    let inbound = inbound(&mut read, dialect, most_excluded);
+    let included_groups = match read.inputs.get(Input::OwnerGroups) {
+        Some(groups) if groups.value.trim() == "*" => None,
+        _ => read.list(Input::OwnerGroups, id),
+    };
+    // istio-iptables looks at the other list only if this one is "*" (`ParseInterceptFilter`).
+    let excluded_groups = match &included_groups {
+        None => read.list(Input::OwnerGroupsExclude, id),
+        Some(_) => None,
+    };
     let captures_all = matches!(inbound, InboundPorts::AllExcept(_));
     let policy = Policy {
         dialect,
@@ -63,13 +79,9 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         tunnel_port: read
             .one(Input::InboundTunnelPort, port)
             .unwrap_or(default.tunnel_port),
-        proxy_gids: read
-            .list(Input::ProxyGid, id)
-            .unwrap_or_else(|| proxy_uids.clone()),
+        proxy_gids: owners(read.list(Input::ProxyGid, id)).unwrap_or_else(|| proxy_uids.clone()),
         proxy_uids,
-        mode: read
-            .one(Input::InterceptionMode, mode)
-            .unwrap_or(default.mode),
+        mode,
         tproxy_mark: read
             .one(Input::TproxyMark, tproxy_mark)
             .unwrap_or(default.tproxy_mark),
@@ -83,7 +95,7 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
             .ports(Input::OutboundPorts, Some(MAX_PORTS_IN_RANGES))
             .unwrap_or_default(),
         excluded_outbound_ports: read
-            .ports(Input::OutboundPortsExclude, None)
+            .ports(Input::OutboundPortsExclude, most_excluded)
             .unwrap_or_default(),
         excluded_interfaces: read
             .list(Input::ExcludeInterfaces, interface)
@@ -94,11 +106,8 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         loopback_v4: read
             .one(Input::LoopbackCidr, loopback)
             .unwrap_or(default.loopback_v4),
-        included_groups: match read.inputs.get(Input::OwnerGroups) {
-            Some(groups) if groups.value.trim() == "*" => None,
-            _ => read.list(Input::OwnerGroups, id),
-        },
-        excluded_groups: read.list(Input::OwnerGroupsExclude, id).unwrap_or_default(),
+        included_groups,
+        excluded_groups: excluded_groups.unwrap_or_default(),
         dual_stack: read
             .one(Input::DualStack, boolean)
             .unwrap_or(default.dual_stack),
@@ -125,10 +134,7 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     }
 }
 
-fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
-    let except = read.ports(Input::LocalExcludePorts, None);
-    let user = read.list(Input::ExcludeInboundPorts, port);
-    let status = read.one(Input::StatusPort, port_or_zero);
+fn inbound(read: &mut Reader<'_>, dialect: Dialect, most_excluded: Option<usize>) -> InboundPorts {
     let ports = read.inputs.get(Input::InboundPorts);
     if let Some(ports) = ports
         && ports.value.trim() != "*"
@@ -138,19 +144,20 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
             _ => InboundPorts::None,
         };
     }
+    if let Some(except) = read.ports(Input::LocalExcludePorts, most_excluded) {
+        return InboundPorts::AllExcept(except);
+    }
+    // Only where the injector's arguments have no list, which has these.
+    let user = read.list(Input::ExcludeInboundPorts, port);
+    let status = read.one(Input::StatusPort, port_or_zero);
+    let status = status.unwrap_or(DEFAULT_STATUS_PORT);
     let mut seen = BTreeSet::new();
-    InboundPorts::AllExcept(except.unwrap_or_else(|| {
-        let status = status.unwrap_or(DEFAULT_STATUS_PORT);
-        dialect
-            .sidecar_ports()
-            .iter()
-            .copied()
-            .chain(user.unwrap_or_default())
-            .chain((status != 0).then_some(status))
-            .filter(|port| seen.insert(*port))
-            .map(Span::from)
-            .collect()
-    }))
+    let ports = dialect.sidecar_ports().iter().copied();
+    let ports = ports
+        .chain(user.unwrap_or_default())
+        .chain((status != 0).then_some(status))
+        .filter(|port| seen.insert(*port));
+    InboundPorts::AllExcept(ports.map(Span::from).collect())
 }
 
 fn outbound(read: &mut Reader<'_>) -> OutboundRanges {

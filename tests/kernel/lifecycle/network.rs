@@ -76,7 +76,8 @@ fn a_name_of_any_bytes_hides_no_change() -> Result<()> {
     fixture.enroll(&[])?;
     let own = at("10.79.0.2", 80);
     let reaches = |port: u16| {
-        eventually(Duration::from_secs(1), || {
+        // A connect before the change is followed waits for an answer that does not come.
+        eventually(Duration::from_secs(15), || {
             let result = fixture.dial(own)?;
             ensure!(
                 result.as_ref().is_ok_and(|it| it.accepted_by == port),

@@ -18,6 +18,7 @@ const TABLE: u32 = 100;
 pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
     let mut is_set = |name, default| {
         settings_annotation(pod, name)
+            .filter(|found| !found.value.is_empty())
             .and_then(|found| settings.one(&found, values::boolean))
             .unwrap_or(default)
     };

@@ -356,7 +356,7 @@ fn validated(raw: &Raw, settings: &mut Settings) -> Policy {
         proxy_uids: user.into_iter().collect(),
         dual_stack: true,
         ipv4_only: ipv4_only.unwrap_or(false),
-        dns: match raw.is_on(Setting::AllDns, true, settings) {
+        dns: match raw.is_on(Setting::AllDns, false, settings) {
             _ if !has_dns => DnsCapture::Off,
             true => DnsCapture::All,
             false => DnsCapture::Servers(None),
@@ -426,9 +426,10 @@ fn ranges(found: Option<&Sourced>, settings: &mut Settings) -> Vec<IpNet> {
 }
 
 fn ipv4_only(text: &str) -> Result<bool, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "ipv4" => Ok(true),
-        "" | "dualstack" => Ok(false),
+    // Kuma takes other spellings, and compares with this one where it writes the rules.
+    match (text, text.to_ascii_lowercase().as_str()) {
+        ("ipv4", _) => Ok(true),
+        (_, "" | "dualstack" | "ipv4") => Ok(false),
         _ => Err("write dualstack or ipv4".to_owned()),
     }
 }
@@ -477,11 +478,13 @@ fn for_users(text: &str) -> Result<Vec<OwnerExclusion>, String> {
         "*" | "" => vec![Protocol::Tcp, Protocol::Udp],
         protocols => protocols
             .split(',')
-            .map(|protocol| match protocol.trim() {
-                "tcp" => Ok(Protocol::Tcp),
-                "udp" => Ok(Protocol::Udp),
-                _ => Err(problem()),
-            })
+            .map(
+                |protocol| match protocol.trim().to_ascii_lowercase().as_str() {
+                    "tcp" => Ok(Protocol::Tcp),
+                    "udp" => Ok(Protocol::Udp),
+                    _ => Err(problem()),
+                },
+            )
             .collect::<Result<_, _>>()?,
     };
     let exclusion = |protocol| OwnerExclusion {

@@ -1,9 +1,23 @@
 //! Values of annotations, good and bad.
 
+use sidetrack_common::policy::List;
+
 use crate::{
+    error::PolicyError,
     fixture::{annotated, of_pod, pod},
-    policy::{InboundPorts, Mode},
+    policy::{InboundPorts, Mode, Policy},
 };
+
+/// Of a pod whose istio-init has these arguments and variables, as flows of YAML, and this annotation.
+fn with_init(args: &str, env: &str, annotation: &str) -> Result<Policy, Vec<PolicyError>> {
+    of_pod(&pod(&format!(
+        "metadata: {{annotations: {{{annotation}}}}}
+spec:
+  containers: [{{name: istio-proxy}}]
+  initContainers: [{{name: istio-init, args: [istio-iptables, {args}], env: [{env}]}}]
+"
+    )))
+}
 
 #[test]
 fn every_bad_value_is_named() {
@@ -136,4 +150,63 @@ fn inbound_port_by_dialect() {
     assert_eq!((port("1.1", "*"), port("1.1", "80")), (15001, 15001));
     assert_eq!((port("1.5", "*"), port("1.5", "80")), (15006, 15001));
     assert_eq!((port("1.8", "*"), port("1.8", "80")), (15006, 15006));
+}
+
+/// As `ParseInterceptFilter` of istio-iptables reads them.
+#[test]
+fn groups_are_included_or_excluded() {
+    let groups = |include: &str, exclude: &str| {
+        let env = format!(
+            "{{name: ISTIO_OUTBOUND_OWNER_GROUPS, value: '{include}'}}, {{name: ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE, value: '{exclude}'}}"
+        );
+        let policy = with_init("-m, REDIRECT", &env, "").expect("a policy");
+        (policy.included_groups, policy.excluded_groups)
+    };
+    assert_eq!(groups("*", "root,202"), (None, vec![0, 202]));
+    assert_eq!(
+        groups("1000,2000", "1000"),
+        (Some(vec![1000, 2000]), vec![])
+    );
+}
+
+#[test]
+fn no_owner_is_the_default_one() {
+    let policy = with_init("-u, '', -g, ''", "", "").expect("a policy");
+    assert_eq!(
+        (policy.proxy_uids, policy.proxy_gids),
+        (vec![1337], vec![1337])
+    );
+}
+
+#[test]
+fn numbers_that_others_read_otherwise_are_none() {
+    let name = "traffic.sidecar.istio.io/excludeOutboundPorts";
+    for ports in ["0443", "+443", "00"] {
+        assert!(of_pod(&annotated(&[(name, ports)])).is_err(), "{ports}");
+    }
+    let ranges = with_init("-x, '010.0.0.0/8,10.0.0.0/08,10.1.0.0/16'", "", "");
+    let ranges = ranges.expect("a policy").excluded_ranges;
+    assert_eq!(ranges, ["10.1.0.0/16".parse().expect("a range")]);
+}
+
+#[test]
+fn annotations_that_arguments_replace_are_not_read() {
+    let annotation = "traffic.sidecar.istio.io/excludeInboundPorts: '0'";
+    let policy = with_init("-b, '*', -d, '15090,0'", "", annotation);
+    let InboundPorts::AllExcept(ports) = policy.expect("a policy").inbound else {
+        panic!("all but some");
+    };
+    assert_eq!(ports.len(), 2);
+    assert!(with_init("-b, '*'", "", annotation).is_err());
+}
+
+#[test]
+fn mode_tproxy_has_a_row_for_each_excluded_port() {
+    let compiled = |args: &str| with_init(args, "", "").map(|policy| policy.compile());
+    let policy = compiled("-m, TPROXY, -d, '8000:8099', -o, '9000:9009'").expect("a policy");
+    assert_eq!(policy.list_sizes().ports, 110);
+    assert!(policy.row().lists & List::OutPortRangeExcluded.bit() == 0);
+    let policy = compiled("-m, REDIRECT, -d, '8000:8099', -o, '9000:9009'").expect("a policy");
+    assert_eq!(policy.list_sizes().ports, 0);
+    assert!(compiled("-m, TPROXY, -d, '1:65535'").is_err());
 }

@@ -21,8 +21,14 @@ pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
     }
 }
 
+/// A number as all readers understand it: for iptables one that begins with 0 is octal.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    let is_plain = text == "0" || !text.starts_with(['0', '+']);
+    text.parse().ok().filter(|_| is_plain)
+}
+
 pub(crate) fn port(text: &str) -> Result<u16, String> {
-    match text.parse() {
+    match number(text).ok_or(()) {
         Ok(0) | Err(_) => Err(format!(
             "{:?} is not a port; write a number from 1 to 65535",
             shortened(text)
@@ -35,11 +41,11 @@ pub(crate) fn port(text: &str) -> Result<u16, String> {
 pub(crate) fn port_range(text: &str) -> Result<Span, String> {
     let bound = |text: &str, open: u16| match text {
         "" => Some(open),
-        text => text.parse().ok(),
+        text => number(text),
     };
     let (first, last) = match text.split_once(':') {
         Some((first, last)) => (bound(first, 0), bound(last, u16::MAX)),
-        None => (text.parse().ok(), text.parse().ok()),
+        None => (number(text), number(text)),
     };
     match (first, last) {
         (Some(first), Some(last)) if first <= last => Ok(Span {
@@ -70,7 +76,11 @@ pub(crate) fn port_or_zero(text: &str) -> Result<u16, String> {
 }
 
 pub(crate) fn id(text: &str) -> Result<u32, String> {
-    match text.parse() {
+    // iptables looks names up in the image of istio-init. This one is the same in all.
+    if text == "root" {
+        return Ok(0);
+    }
+    match number(text).ok_or(()) {
         Ok(u32::MAX) | Err(_) => Err(format!(
             "{:?} is not a numeric user or group id; write a number such as 1337",
             shortened(text)
@@ -128,7 +138,12 @@ pub(crate) fn cidr(text: &str) -> Result<IpNet, String> {
     if text == "*" {
         return Err("\"*\" is not allowed in a list; write CIDRs such as 10.0.0.0/8".to_owned());
     }
-    let net = IpNet::from_str(text).map_err(|_| {
+    // Not as ipnet reads it: to others a part that begins with 0 is octal, or an error.
+    let net = text.split_once('/').and_then(|(addr, length)| {
+        let (addr, length) = (IpAddr::from_str(addr).ok()?, number(length)?);
+        IpNet::new(addr, length).ok()
+    });
+    let net = net.ok_or_else(|| {
         format!(
             "{:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32",
             shortened(text)

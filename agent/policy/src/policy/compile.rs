@@ -35,7 +35,7 @@ impl Policy {
         let inbound = match &self.inbound {
             InboundPorts::None => InboundMode::Off,
             InboundPorts::AllExcept(except) => {
-                if !is_ranged(except) {
+                if !self.excludes_by_range(except) {
                     ports.put(List::InPort, except);
                 }
                 InboundMode::AllExcept
@@ -45,7 +45,7 @@ impl Policy {
                 InboundMode::Listed
             }
         };
-        match is_ranged(&self.excluded_outbound_ports) {
+        match self.excludes_by_range(&self.excluded_outbound_ports) {
             true => ports.put_dns(&self.excluded_outbound_ports),
             false => ports.put(List::OutPortExcluded, &self.excluded_outbound_ports),
         }

@@ -6,7 +6,7 @@ use sidetrack_common::{
     policy::{DIALECT_SSH_IN, DIALECT_TUNNEL_IN, DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES},
 };
 
-use super::{InboundPorts, Policy};
+use super::{InboundPorts, Mode, Policy};
 use crate::{
     dialect::Dialect,
     exclusions::{MULTIPORT_SLOTS, Protocol, Span, Valued, is_ranged},
@@ -89,7 +89,7 @@ impl Policy {
     /// The positions of the rules for excluded inbound ports, as far as these are not plain ports.
     pub(crate) fn excluded_inbound_positions(&self) -> Valued {
         match &self.inbound {
-            InboundPorts::AllExcept(ports) if is_ranged(ports) => {
+            InboundPorts::AllExcept(ports) if self.excludes_by_range(ports) => {
                 // Ports that rules before these leave alone.
                 let bits = self.dialect_bits();
                 let ahead = [
@@ -112,9 +112,15 @@ impl Policy {
     /// The same for outbound ports.
     pub(crate) fn excluded_outbound_positions(&self) -> Valued {
         match &self.excluded_outbound_ports {
-            ports if is_ranged(ports) => self.port_positions(ports),
+            ports if self.excludes_by_range(ports) => self.port_positions(ports),
             _ => self.port_positions(&self.exclusions.outbound_ports),
         }
+    }
+
+    /// Whether a list of excluded ports is one of ranges in the kernel. Mode TPROXY has a row for each port: the rules of
+    /// mangle look up no ranges.
+    pub(super) fn excludes_by_range(&self, ports: &[Span]) -> bool {
+        self.mode != Mode::Tproxy && is_ranged(ports)
     }
 
     fn port_positions(&self, ports: &[Span]) -> Valued {

@@ -70,6 +70,8 @@ fn a_pod_without_annotations_has_the_rules_of_istio_cni() {
 
 #[test]
 fn annotations_change_the_rules() {
+    let empty = policy(json!({"ambient.istio.io/dns-capture": ""})).expect("a policy");
+    assert_eq!(empty.dns, DnsCapture::All);
     let without_dns = policy(json!({"ambient.istio.io/dns-capture": "false"})).expect("a policy");
     assert_eq!(without_dns.dns, DnsCapture::Off);
     let output = lines(&without_dns, "ISTIO_OUTPUT");

@@ -134,7 +134,7 @@ fn the_configuration_of_kuma_init() {
     ];
     let policy = of_pod(&facts(kuma(Some(&args), json!({})))).expect("a policy");
     let dns = (policy.dns.clone(), policy.dns_port);
-    assert_eq!(dns, (DnsCapture::All, 15054));
+    assert_eq!(dns, (DnsCapture::Servers(None), 15054));
     assert_eq!(policy.excluded_outbound_ports, [6379]);
 
     let file = "--config=/tmp/transparent-proxy/base/config.yaml";
@@ -356,4 +356,21 @@ fn what_sidetrack_cannot_do_of_kuma_is_said() {
     let many = format!("a: [{}]", "1,".repeat(40_000));
     let problem = of(&many);
     assert!(problem.contains("more YAML than is read"), "{problem}");
+}
+
+#[test]
+fn spellings_that_kuma_takes() {
+    let config = |text: &str| {
+        let annotations = json!({"traffic.kuma.io/transparent-proxy-config": text});
+        of_pod(&facts(kuma(None, annotations)))
+    };
+    // Kuma writes the rules of both families for any spelling but the one that it compares with.
+    assert!(config("ipFamilyMode: ipv4").expect("a policy").ipv4_only);
+    assert!(!config("ipFamilyMode: IPv4").expect("a policy").ipv4_only);
+    let exclusions = |entry: &str| {
+        let text = format!("redirect: {{outbound: {{excludePortsForUIDs: ['{entry}']}}}}");
+        config(&text).map(|policy| policy.exclusions)
+    };
+    assert_eq!(exclusions("TCP:22:1000"), exclusions("tcp:22:1000"));
+    assert!(exclusions("sctp:22:1000").is_err());
 }
