@@ -243,6 +243,12 @@ fn namespace_at(path: &Path) -> Result<File, NetnsError> {
     let path = path.to_owned();
     match opened {
         Ok((true, Some(file))) => Ok(file.into()),
+        // It was opened, and there was no room for its descriptor.
+        Ok((true, None)) => Err(NetnsError::Io {
+            operation: "open",
+            path,
+            error: io::Error::from_raw_os_error(libc::EMFILE),
+        }),
         Ok(_) => Err(NetnsError::NotNetns(path)),
         Err(error) => Err(match error.kind() {
             io::ErrorKind::NotFound => NetnsError::Missing(path),

@@ -12,6 +12,7 @@ use super::{
     pods,
 };
 use crate::observe::trace::Filter;
+use crate::server::metrics_http::LIVE;
 use crate::{
     api::{PodStatus, TraceLine},
     client::Client,
@@ -145,12 +146,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             false => std::future::pending().await,
         }
     };
-    let beats = async {
-        match options.attended {
-            true => beat().await,
-            false => std::future::pending().await,
-        }
-    };
+    let beats = beat(&client, options.attended);
     let result = tokio::select! {
         result = lines => result,
         signal = until_signal() => Ok(signal?),
@@ -169,11 +165,16 @@ fn alive(number: u64) -> Result<()> {
     output::print_one(Format::Json, &AttendedLine::Alive(number))
 }
 
-/// Says again and again that the trace runs.
-async fn beat() -> Result<()> {
+/// Looks again and again whether the agent still answers, and says so to who attends. One that hangs sends nothing, as one
+/// without connections.
+async fn beat(client: &Client, attended: bool) -> Result<()> {
     for number in 1.. {
         tokio::time::sleep(BEAT).await;
-        alive(number)?;
+        // Whether it is well is not the question.
+        client.text(LIVE).await?;
+        if attended {
+            alive(number)?;
+        }
         if output::is_closed() {
             break;
         }

@@ -15,7 +15,7 @@ pub(super) fn forbidden_by(cgroup: &Path, attach_type: bpf_attach_type) -> Optio
         let directory = File::open(above).ok()?;
         let there = sys::attached_programs(directory.as_fd(), attach_type).ok()?;
         let id = there.ids.first().filter(|_| there.is_exclusive)?;
-        let name = sys::program_name(*id).unwrap_or_default();
+        let name = sys::program_name(*id);
         let above = above.display();
         Some(format!(
             "program {name} (id {id}) of {above} forbids it: {REASON}"

@@ -101,12 +101,7 @@ impl Attachments {
 }
 
 fn program_name(known: &mut HashMap<u32, String>, id: u32) -> &str {
-    known.entry(id).or_insert_with(|| {
-        sys::program_name(id)
-            .ok()
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| "without a name".to_owned())
-    })
+    known.entry(id).or_insert_with(|| sys::program_name(id))
 }
 
 /// What a program above means.

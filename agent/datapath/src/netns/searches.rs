@@ -1,13 +1,18 @@
 //! Searches in pods, beside the reconciler's loop: a few at a time, and one per pod.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use sidetrack_base::runtime;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
+    time::timeout,
 };
+
+/// A search ends by its own deadline long before, unless a process makes its thread wait: the thread may be the last to hold a
+/// file that the process has closed. Then it keeps no other pod from being searched. A pod has one such thread at most.
+const ABANDON_AFTER: Duration = Duration::from_secs(5);
 
 type Search = Box<dyn FnOnce() + Send>;
 
@@ -64,15 +69,18 @@ impl Searches {
 
     fn run(&self, cookie: u64, search: Search, permit: OwnedSemaphorePermit) -> JoinHandle<()> {
         let searches = self.clone();
-        runtime::start_blocking(move || {
+        let search = runtime::start_blocking(move || {
             search();
-            drop(permit);
             let mut pending = searches.pending.lock();
             match pending.get(&cookie) {
                 // Others come first.
                 Some(Some(_)) => searches.wait(cookie),
                 _ => drop(pending.remove(&cookie)),
             }
+        });
+        tokio::spawn(async move {
+            let _ = timeout(ABANDON_AFTER, search).await;
+            drop(permit);
         })
     }
 

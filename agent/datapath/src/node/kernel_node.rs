@@ -51,6 +51,8 @@ pub struct KernelNode {
     pub(super) lingering: Lingering,
     /// The pod that was asked last whether its sidecar listens.
     pub(super) last_passing: NetnsCookie,
+    /// The pod whose programs at its interfaces were looked at last.
+    pub(super) last_ingress: NetnsCookie,
     /// The rows of policies.
     pub(super) policies: WrittenPolicies,
     /// What pods have of the maps with quotas.
@@ -84,6 +86,7 @@ impl KernelNode {
             stale_destinations: StaleDestinations::default(),
             lingering: Lingering::default(),
             last_passing: NetnsCookie::new(0),
+            last_ingress: NetnsCookie::new(0),
             policies: WrittenPolicies::default(),
             row_quotas: RowQuotas::default(),
             adopter,

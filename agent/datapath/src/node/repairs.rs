@@ -27,7 +27,7 @@ use crate::{
     rows::RowCheck,
 };
 
-/// How long listing the listeners of all these pods may take.
+/// How long one question to all pods may take.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) fn look(node: &mut KernelNode, at: Look<'_, KernelNode>) -> Findings {
@@ -125,17 +125,14 @@ fn look_at_all(
         .collect();
     findings.links.extend(datapath.callback_losses(&uids));
     findings.links.extend(datapath.dns_losses());
-    for pod in pods {
+    in_turns(pods, &mut node.last_ingress, |pod| {
         for program in IngressProgram::ALL {
             let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
-            let losses = pod.link.ingress(program).losses();
-            findings.links.extend(
-                losses
-                    .into_iter()
-                    .map(|(ifindex, loss)| (id(ifindex), loss)),
-            );
+            let losses = pod.link.ingress(program).losses().into_iter();
+            let losses = losses.map(|(ifindex, loss)| (id(ifindex), loss));
+            findings.links.extend(losses);
         }
-    }
+    });
     findings
 }
 
@@ -149,28 +146,38 @@ fn differing(pod: &Enrollment<KernelNode>, maps: &Maps) -> Result<usize> {
     Ok(check.differing)
 }
 
-/// Rows of pods that let them go past their sidecar although it listens: the kernel programs see the first listener, unless they are
-/// detached just then. Each look asks as many pods as there is time for, beginning after the `last` one.
-fn passing_too_long(
-    pods: &[&Enrollment<KernelNode>],
-    maps: &Maps,
+/// Asks as many pods as there is time for, beginning after the `last` one of the look before. An answer may wait for locks
+/// that a pod can hold, such as RTNL.
+fn in_turns<'a>(
+    pods: &[&'a Enrollment<KernelNode>],
     last: &mut NetnsCookie,
-) -> BTreeMap<NetnsCookie, Result<usize>> {
+    mut ask: impl FnMut(&'a Enrollment<KernelNode>),
+) {
     let until = Instant::now() + WAIT_TIMEOUT;
-    let mut found = BTreeMap::new();
-    let (later, earlier): (Vec<_>, Vec<_>) = {
-        let mut pods = pods.to_vec();
-        pods.sort_by_key(|pod| pod.cookie);
-        pods.into_iter().partition(|pod| pod.cookie > *last)
-    };
+    let mut pods = pods.to_vec();
+    pods.sort_by_key(|pod| pod.cookie);
+    let (later, earlier): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| pod.cookie > *last);
     for pod in later.into_iter().chain(earlier) {
         if Instant::now() >= until {
             break;
         }
         *last = pod.cookie;
+        ask(pod);
+    }
+}
+
+/// Rows of pods that let them go past their sidecar although it listens: the kernel programs see the first listener, unless they are
+/// detached just then.
+fn passing_too_long(
+    pods: &[&Enrollment<KernelNode>],
+    maps: &Maps,
+    last: &mut NetnsCookie,
+) -> BTreeMap<NetnsCookie, Result<usize>> {
+    let mut found = BTreeMap::new();
+    in_turns(pods, last, |pod| {
         let ends = may_end_before_sidecar(pod.cookie, &pod.link, &pod.policy, maps);
         found.insert(pod.cookie, ends.map(usize::from));
-    }
+    });
     found
 }
 

@@ -147,8 +147,13 @@ pub fn attached_programs(
     })
 }
 
-/// The name of a program; empty for one that was loaded without a name.
-pub fn program_name(id: u32) -> io::Result<String> {
+/// The name of a program, for people.
+pub fn program_name(id: u32) -> String {
+    let named = named_program(id).ok().filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| "without a name".to_owned())
+}
+
+fn named_program(id: u32) -> io::Result<String> {
     let program = bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, |attr| {
         attr.__bindgen_anon_6.__bindgen_anon_1.prog_id = id;
     })?;
