@@ -93,10 +93,15 @@ impl Collected {
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let path = &options.file;
-    let file = File::create_new(path)
-        .with_context(|| format!("create {}: pass another name to --file", path.display()))?;
-    let collected = collect(cluster).await;
-    let report = collected.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+    let create = || {
+        File::create_new(path)
+            .with_context(|| format!("create {}: pass another name to --file", path.display()))
+    };
+    // It is there only while it is written: whoever interrupts this before leaves nothing behind.
+    drop(create()?);
+    std::fs::remove_file(path)?;
+    let report = collect(cluster).await?;
+    let file = create()?;
     let root = "sidetrack-bug-report";
     let mut archive = Archive::new(BufWriter::new(file));
     let problems = report.problems.join("\n");
@@ -111,7 +116,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }
         archive.finish().map(drop)
     };
-    written().with_context(|| format!("write {}", path.display()))?;
+    let written = written().inspect_err(|_| drop(std::fs::remove_file(path)));
+    written.with_context(|| format!("write {}", path.display()))?;
     for problem in &report.problems {
         output::remark(problem);
     }
@@ -173,7 +179,9 @@ async fn read_log(api: &Api<Pod>, pod: &str, parameters: &LogParams) -> Result<S
 /// If no agent may be asked.
 async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
     let mut report = Collected::default();
-    let directory = format!("nodes/{}", agent.node);
+    // A name in the archive has no room for the longest.
+    let short: String = agent.node.chars().take(120).collect();
+    let directory = format!("nodes/{short}");
     let log = |previous| async move {
         let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &agent.namespace);
         let parameters = LogParams {
@@ -210,7 +218,13 @@ async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
                     .problems
                     .push(format!("node {}: {name}: {complaint}", agent.node));
             }
-            Ok(finished) => report.add(&directory, name, finished.stdout),
+            Ok(finished) => {
+                // It has read the pinned maps and old files, since the agent does not answer.
+                let remark = finished.remark();
+                let remark = remark.map(|it| format!("node {}: {name}: {it}", agent.node));
+                report.problems.extend(remark);
+                report.add(&directory, name, finished.stdout);
+            }
             Err(error) if error.is::<Denied>() => return Err(error),
             Err(error) => {
                 report

@@ -34,6 +34,9 @@ pub struct Options {
 struct CostAnswer {
     enrolled: u64,
     maps: Vec<Map>,
+    /// Whether the kernel says what maps take. Otherwise it is what they would take if they were full.
+    #[serde(default)]
+    maps_exact: bool,
     agent: Option<Process>,
     processors: Option<f64>,
 }
@@ -75,10 +78,14 @@ pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
 fn cells((node, cost): (&String, &CostAnswer)) -> Vec<String> {
     let none = || "-".to_owned();
     let agent = cost.agent.as_ref();
+    let most = if cost.maps_exact { "" } else { "<= " };
     vec![
         node.clone(),
         cost.enrolled.to_string(),
-        bytes(cost.maps.iter().map(|map| map.bytes).sum()),
+        format!(
+            "{most}{}",
+            bytes(cost.maps.iter().map(|map| map.bytes).sum())
+        ),
         agent.map_or_else(none, |agent| bytes(agent.resident_bytes)),
         cost.processors
             .map_or_else(none, |it| format!("{:.1} %", it * 100.0)),

@@ -42,6 +42,16 @@ struct Event {
     entry: Entry,
 }
 
+impl Options {
+    /// The namespace of the pods that are meant, unless those of all are.
+    fn namespace<'a>(&'a self, cluster: &'a Cluster) -> Option<&'a str> {
+        match self.pod.as_ref().and_then(|pod| pod.split_once('/')) {
+            Some((namespace, _)) => Some(namespace),
+            None => (!self.all_namespaces).then_some(&*cluster.namespace),
+        }
+    }
+}
+
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     if options.watch {
         return watch(options.output, async || {
@@ -60,8 +70,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         output::table(&header(), events.iter().map(Event::cells))
     })?;
     if events.is_empty() && fine {
-        let all = options.all_namespaces;
-        output::nothing("such events", (!all).then_some(&cluster.namespace));
+        output::nothing("such events", options.namespace(cluster));
     }
     Ok(exit_code(fine))
 }
@@ -70,11 +79,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 async fn read(cluster: &Cluster, options: &Options) -> Result<(Vec<Event>, bool)> {
     let agents = cluster.agents().await?;
     let flags = options.flags.words();
-    let named = options.pod.as_ref().and_then(|pod| pod.split_once('/'));
-    let only = match named {
-        Some((namespace, _)) => Some(namespace),
-        None => (!options.all_namespaces).then_some(&*cluster.namespace),
-    };
+    let only = options.namespace(cluster);
     let words = ask::of_namespace(&["events", "-o", "json"], only).into_iter();
     let words: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
     let (answers, silent): (Answers<Vec<Entry>>, _) = ask::all(cluster, &agents, &words).await?;

@@ -8,7 +8,7 @@ use sidetrack_live::history::{Entry, Flags, HEADER};
 
 use super::{
     Format, Places, output,
-    pod_name::{NamespaceFlag, PodName},
+    pod_name::{self, NamespaceFlag, PodName},
 };
 use crate::{client::Client, observe::history};
 
@@ -22,7 +22,7 @@ pub(super) struct Options {
     #[arg(value_name = "NAMESPACE/POD")]
     pod: Option<PodName>,
     /// Only events of pods of this Kubernetes namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = pod_name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     flags: Flags,

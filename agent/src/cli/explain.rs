@@ -187,6 +187,9 @@ struct ExplainReport {
     /// What to know of the policy that answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     remark: Option<String>,
+    /// What to know of the policy that is no mistake.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
@@ -221,6 +224,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         owner: direction.owner(&target.policy),
         enrollment: target.enrollment.clone(),
         remark,
+        notes: target.policy.notes(),
     };
     if !output::print_value(options.output, &report)? {
         let lines = lines(&report, &target, direction.destination(), &resolved);
@@ -247,7 +251,7 @@ fn lines(
     if let Some(enrollment) = &report.enrollment {
         lines.push(("enrolled", enrollment.to_string()));
     }
-    lines.extend(target.policy.notes().into_iter().map(|note| ("note", note)));
+    lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
     if let Some(remark) = report.owner.and_then(|owner| owner.remark(&target.policy)) {
         lines.push(("owner", remark));
     }

@@ -82,6 +82,10 @@ struct Row {
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let target = Target::find(&options.which).await?;
     let family = if options.ipv6 { Family::V6 } else { Family::V4 };
+    let is_table = matches!(options.format, Form::Table | Form::Wide);
+    if let Some(why) = inactive(&target, family).filter(|_| !is_table) {
+        output::remark(why);
+    }
     if options.format == Form::Iptables {
         output::print(rules::restore(&target.policy, family).trim_end())?;
         return Ok(ExitCode::SUCCESS);
@@ -100,6 +104,19 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         output::print(text(&target, &rows, family, wide, terminal))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the rules of a family may not be active.
+fn inactive(target: &Target, family: Family) -> Option<&'static str> {
+    match (family, target.ipv6) {
+        (Family::V6, Some(false)) => {
+            Some("The pod's IPv6 connections are not redirected; these rules are not active.")
+        }
+        (Family::V6, None) => {
+            Some("Whether these rules are active depends on the pod's addresses: pass --pod-ip IP")
+        }
+        _ => None,
+    }
 }
 
 /// What the kernel has counted for a pod and family.
@@ -199,16 +216,7 @@ fn text(
         "pod {}, dialect {}",
         target.name, target.policy.dialect
     )];
-    match (family, target.ipv6) {
-        (Family::V6, Some(false)) => lines.push(
-            "The pod's IPv6 connections are not redirected; these rules are not active.".to_owned(),
-        ),
-        (Family::V6, None) => lines.push(
-            "Whether these rules are active depends on the pod's addresses: pass --pod-ip IP."
-                .to_owned(),
-        ),
-        _ => {}
-    }
+    lines.extend(inactive(target, family).map(str::to_owned));
     if let Some(enrollment) = &target.enrollment {
         lines.push(format!("enrolled {enrollment}"));
     }

@@ -36,7 +36,7 @@ pub struct Pod {
 
 #[derive(Clone, Debug, Deserialize)]
 struct Netns {
-    path: String,
+    inode: u64,
 }
 
 impl Known {
@@ -71,10 +71,10 @@ impl Known {
         self.if_enrolled(of(&self.shown.connections).to_string())
     }
 
-    /// Its network namespace.
+    /// The inode of its network namespace.
     pub fn netns(&self) -> String {
         let netns = self.shown.netns.as_ref();
-        netns.map_or_else(|| "-".to_owned(), |netns| netns.path.clone())
+        netns.map_or_else(|| "-".to_owned(), |netns| netns.inode.to_string())
     }
 
     /// The id of its policy.

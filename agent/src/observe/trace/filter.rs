@@ -71,13 +71,19 @@ impl Filter {
 
     fn has_endpoint(&self, event: &TraceEvent) -> bool {
         let destination: Option<SocketAddr> = event.destination.parse().ok();
-        let source: Option<SocketAddr> = event.source.as_ref().and_then(|text| text.parse().ok());
         let port = destination.map(|end| end.port());
-        let mut ends = [destination, source].into_iter().flatten();
+        // Before the kernel has chosen a port for it, the source is an address alone.
+        let source = event.source.as_deref().and_then(|text| {
+            let end = text.parse::<SocketAddr>().map(|end| end.ip());
+            end.or_else(|_| text.parse()).ok()
+        });
+        let mut ends = [destination.map(|end| end.ip()), source]
+            .into_iter()
+            .flatten();
         (self.port.is_none() || self.port == port)
             && self
                 .address
-                .is_none_or(|wanted| ends.any(|end| wanted.contains(&end.ip())))
+                .is_none_or(|wanted| ends.any(|end| wanted.contains(&end)))
     }
 
     fn is_of_process(&self, process: Option<&Process>) -> bool {

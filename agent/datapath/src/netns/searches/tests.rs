@@ -19,7 +19,7 @@ fn says(text: &'static str, to: &Sender<&'static str>) -> impl FnOnce() + Send +
 /// What the searches have said, once the last has ended.
 async fn said(ended: Receiver<&'static str>) -> Vec<&'static str> {
     let said = tokio::task::spawn_blocking(move || ended.iter().collect());
-    let said = tokio::time::timeout(PATIENCE, said).await;
+    let said = timeout(PATIENCE, said).await;
     said.expect("all end").expect("no panic")
 }
 

@@ -26,13 +26,17 @@ Keys
   q, Ctrl-C                    quit; q and Esc go back from a text
 
 Columns
-  SIDECAR     whether the sidecar listens on its ports: up, down, hangs, only out, only in, not yet, unknown;
-              of a pod that is not enrolled, its state
+  NODE        the pod's node, where all nodes are shown
+  SIDECAR     whether the sidecar listens on its ports: up, listens, down, hangs, only out, only in, no dns, not yet,
+              unknown; of a pod that is not enrolled, its state
   OUT/S       outbound connections a second that the sidecar gets
   IN/S        inbound connections a second that the sidecar gets
   REFUSED/S   connections a second that were refused, or that the sidecar did not accept
   REFUSED     all of those since the pod was enrolled
-  UNTOUCHED   connections past the sidecar since the pod was enrolled
+  WAITING     connections that wait for a sidecar that hangs
+  UNTOUCHED/S connections a second past the sidecar
+  UNTOUCHED   those since the pod was enrolled
+  UDP         DNS queries that the sidecar gets
   -           not known, or no second reading yet";
 
 /// What a text is.
