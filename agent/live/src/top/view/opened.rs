@@ -19,8 +19,7 @@ Keys
   Up Down PgUp PgDn Home End   select a pod
   Enter, r                     rules of the pod, with the connections each has decided
   t                            trace of the pod: its connections as they are decided
-  s                            sort by the next column
-  S                            reverse the order; the heading has * in front of it, or !
+  s, S                         sort by the next column (* in front of it), reverse the order (!)
   /                            show only pods whose NAMESPACE/POD contains a text; Esc shows all
   p                            problems
   q, Ctrl-C                    quit; q and Esc go back from a text
@@ -31,12 +30,10 @@ Columns
               unknown; of a pod that is not enrolled, its state
   OUT/S       outbound connections a second that the sidecar gets
   IN/S        inbound connections a second that the sidecar gets
-  REFUSED/S   connections a second that were refused, or that the sidecar did not accept
-  REFUSED     all of those since the pod was enrolled
   WAITING     connections that wait for a sidecar that hangs
-  UNTOUCHED/S connections a second past the sidecar
-  UNTOUCHED   those since the pod was enrolled
   UDP         DNS queries that the sidecar gets
+  REFUSED     connections that were refused, or that the sidecar did not accept: since enrollment, and a second (/S)
+  UNTOUCHED   connections past the sidecar, in the same way
   -           not known, or no second reading yet";
 
 /// What a text is.
