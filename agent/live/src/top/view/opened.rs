@@ -31,7 +31,7 @@ Columns
   OUT/S       outbound connections a second that the sidecar gets
   IN/S        inbound connections a second that the sidecar gets
   WAITING     connections that wait for a sidecar that hangs
-  UDP         DNS queries that the sidecar gets
+  UDP         UDP sockets that were connected; they are not intercepted
   REFUSED     connections that were refused, or that the sidecar did not accept: since enrollment, and a second (/S)
   UNTOUCHED   connections past the sidecar, in the same way
   -           not known, or no second reading yet";
