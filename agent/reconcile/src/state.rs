@@ -148,6 +148,8 @@ pub struct Record<N: Node> {
     pub(crate) search: ListenerSearch,
     /// How often its policy may change.
     pub(crate) changes: Allowance,
+    /// How often it may be said that its manifest cannot be followed.
+    pub(crate) rejections: Allowance,
     /// The servers of its resolv.conf, once they were read.
     pub(crate) dns_servers: Option<Vec<IpAddr>>,
     /// What was read last, with the present settings of the mesh.
@@ -189,6 +191,7 @@ impl<N: Node> Record<N> {
             next_try: now,
             search: ListenerSearch::new(now),
             changes: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
+            rejections: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
             dns_servers: None,
             read: None,
         }

@@ -283,7 +283,9 @@ impl<N: Node> Core<N> {
             ""
         };
         record.desired = Desired::Keep(Some(reason.clone()));
-        let is_new = record.reason() != Some(&*reason);
+        // Its author may write new mistakes at any rate.
+        let now = self.node.now();
+        let is_new = record.reason() != Some(&*reason) && record.rejections.take(now).is_ok();
         if is_new {
             error!(pod = %name, origin = record.origin, "{reason}{kept}");
         }

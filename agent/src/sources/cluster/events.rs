@@ -98,10 +98,13 @@ impl Recorders {
             if last.since.elapsed() > PERIOD {
                 (last.texts, last.since) = (0, Instant::now());
             }
-            if last.texts == TEXTS {
+            last.texts = (last.texts + 1).min(TEXTS + 2);
+            if last.texts == TEXTS + 1 {
+                warn!(%pod, reason, "too many different Events; no others are sent for now");
+            }
+            if last.texts > TEXTS {
                 return None;
             }
-            last.texts += 1;
             note.clone_into(&mut last.note);
             last.recorder = new();
         }
@@ -118,10 +121,7 @@ impl Recorders {
             note.push_str("...");
         }
         let pod = &pod_event.pod;
-        let Some(recorder) = self.of(pod, pod_event.reason, &note) else {
-            warn!(%pod, reason = pod_event.reason, "too many different Events, not sent: {note}");
-            return None;
-        };
+        let recorder = self.of(pod, pod_event.reason, &note)?;
         let event = Event {
             type_: if pod_event.warning {
                 EventType::Warning

@@ -35,6 +35,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Writes the annotation wherever it differs. Ends with the sender.
 pub async fn keep(client: Client, mut differing: watch::Receiver<Redirections>) {
+    let mut known = None;
     loop {
         let pods = differing.borrow_and_update().clone();
         let mut problem = None;
@@ -46,12 +47,15 @@ pub async fn keep(client: Client, mut differing: watch::Receiver<Redirections>) 
                 Err(error) => problem = problem.or(Some((pod.clone(), error))),
             }
         }
-        if let Some((pod, error)) = &problem {
-            warn!(
-                %pod,
-                "cannot write its annotation {REDIRECTION}: {error}; the agent's ClusterRole must allow to patch pods/status"
-            );
+        let text = problem.as_ref().map(|(pod, error)| {
+            format!(
+                "pod {pod}: cannot write its annotation {REDIRECTION}: {error}; the agent's ClusterRole must allow to patch pods/status"
+            )
+        });
+        if let Some(text) = text.as_ref().filter(|text| known.as_ref() != Some(*text)) {
+            warn!("{text}");
         }
+        known = text;
         let change = differing.changed();
         let changed = match problem {
             Some(_) => timeout(RETRY_INTERVAL, change).await.unwrap_or(Ok(())),

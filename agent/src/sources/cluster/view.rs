@@ -167,7 +167,7 @@ impl<K: Followed> Collection<K> {
                 // Another object may have its name by now.
                 let same = known
                     .get(&key)
-                    .is_some_and(|before| before.meta().uid == object.meta().uid);
+                    .is_none_or(|before| before.meta().uid == object.meta().uid);
                 same && known.remove(&key)
             }
         }

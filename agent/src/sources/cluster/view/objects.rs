@@ -189,6 +189,7 @@ impl<K: Followed> Objects<K> {
         let of_namespace = self.of_namespace(&key.0);
         if self.node.objects >= K::MAX_COUNT || of_namespace.objects >= K::MAX_COUNT_OF_NAMESPACE {
             self.omitted = Some(key);
+            self.has_room = had_room;
             return None;
         }
         let size = object.size();
@@ -221,6 +222,8 @@ impl<K: Followed> Objects<K> {
 
     /// Whether it was there.
     pub(super) fn remove(&mut self, key: &(String, String)) -> bool {
+        // A new list says whether others were omitted.
+        self.has_room |= self.omitted.as_ref() == Some(key);
         let Some(object) = self.by_name.remove(key) else {
             return false;
         };
