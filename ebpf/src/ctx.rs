@@ -98,7 +98,7 @@ macro_rules! addr_field {
     }};
 }
 
-/// The same where the attach point of the program tells the family.
+/// The same where the attach point of the program gives the family.
 macro_rules! addr_field_of {
     ($is_v6:expr, $ptr:expr, $v4:ident, $v6:ident) => {
         if $is_v6 {
@@ -121,7 +121,7 @@ macro_rules! words {
     };
 }
 
-/// Writes an address where the attach point tells the family.
+/// Writes an address where the attach point gives the family.
 macro_rules! set_addr_field_of {
     ($is_v6:expr, $ptr:expr, $addr:expr, $v4:ident, $v6:ident) => {
         if $is_v6 {

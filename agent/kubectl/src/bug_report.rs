@@ -97,7 +97,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         File::create_new(path)
             .with_context(|| format!("create {}: pass another name to --file", path.display()))
     };
-    // It is there only while it is written: whoever interrupts this before leaves nothing behind.
+    // It is there only while it is written: an interrupt before leaves nothing behind.
     drop(create()?);
     std::fs::remove_file(path)?;
     let report = collect(cluster).await?;

@@ -1,6 +1,6 @@
 //! Answers of rtnetlink(7), of which nothing that a pod can write into them hides the rest.
 //!
-//! A pod names its interfaces and addresses in any bytes, and gives them attributes that no reader knows. Only what is needed
+//! A pod names its interfaces and addresses in any bytes, and gives them attributes that no reader has heard of. Only what is needed
 //! of an answer is decoded, and one that cannot be decoded says so of itself.
 
 use std::convert::Infallible;
