@@ -11,7 +11,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use futures_util::{AsyncReadExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, ResourceExt as _, api::LogParams};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, LogParams},
+};
 use serde_json::{Value, json};
 use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
@@ -27,7 +30,6 @@ use crate::{
     ask,
     cluster::{Cluster, WAIT_TIMEOUT},
     denied::{Denied, plain},
-    flags::Which,
     output,
     pods::enroll_of,
 };
@@ -130,13 +132,9 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 }
 
 async fn collect(cluster: &Cluster) -> Result<Collected> {
-    let which = Which {
-        all_namespaces: true,
-        selector: None,
-    };
     let (agents_pods, pods, labels, nodes) = tokio::join!(
         cluster.agents_pods(),
-        cluster.pods(&which),
+        cluster.pods_in(None, ListParams::default()),
         cluster.namespace_labels(None),
         cluster.all::<Node>(),
     );

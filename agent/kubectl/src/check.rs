@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use kube::api::ListParams;
 use serde::Serialize;
 use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::select::Enroll;
@@ -19,12 +20,7 @@ use self::{
     network::Network,
     nodes::NodeRow,
 };
-use crate::{
-    cluster::Cluster,
-    flags::{Format, Which},
-    kernel::kernels,
-    output,
-};
+use crate::{cluster::Cluster, flags::Format, kernel::kernels, output};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -70,13 +66,9 @@ impl Remarks {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let everywhere = Which {
-        all_namespaces: true,
-        selector: None,
-    };
     let (nodes, pods, labels) = tokio::try_join!(
         cluster.linux_nodes(),
-        cluster.pods(&everywhere),
+        cluster.pods_in(None, ListParams::default()),
         cluster.namespace_labels(None),
     )?;
     let mut remarks = Remarks::default();

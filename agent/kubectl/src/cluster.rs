@@ -166,13 +166,11 @@ impl Cluster {
         struct Pods {
             items: Vec<PodFacts>,
         }
-        let listed = async {
-            let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters)?;
-            let listed = tokio::time::timeout(WAIT_TIMEOUT, self.client.request(request)).await;
-            let Pods { items } = listed.map_err(|_| no_answer())?.map_err(plain)?;
-            anyhow::Ok(items)
-        };
-        listed.await.context("list pods")
+        let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters);
+        let request = request.context("list pods")?;
+        let listed = answer(self.client.request(request)).await;
+        let Pods { items } = listed.context("list pods")?;
+        Ok(items)
     }
 
     /// Which pods were asked for, and where they are.
@@ -297,11 +295,7 @@ impl Cluster {
 
     async fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = tokio::time::timeout(WAIT_TIMEOUT, api.get_opt(name)).await;
-        let found = match found {
-            Err(_) => Err(no_answer()),
-            Ok(found) => found.map_err(plain),
-        };
+        let found = answer(api.get_opt(name)).await;
         found.with_context(|| format!("get namespace {name}"))
     }
 
@@ -328,19 +322,20 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let kind = K::plural(&());
-    match tokio::time::timeout(WAIT_TIMEOUT, api.list(&parameters)).await {
-        Err(_) => Err(no_answer()),
-        Ok(listed) => listed.map_err(plain),
+    let listed = answer(api.list(&parameters)).await;
+    let listed = listed.with_context(|| format!("list {kind}"))?;
+    Ok(listed.items)
+}
+
+/// What the API server answers, in time.
+pub async fn answer<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<T> {
+    match tokio::time::timeout(WAIT_TIMEOUT, asked).await {
+        Ok(answer) => answer.map_err(plain),
+        Err(_) => bail!("no answer within {WAIT_TIMEOUT:?}"),
     }
-    .map(|list| list.items)
-    .with_context(|| format!("list {kind}"))
 }
 
 /// An error of kube's about its configuration. Its text has those of its causes.
 fn whole(error: impl Display) -> anyhow::Error {
     anyhow!("{error}")
-}
-
-fn no_answer() -> anyhow::Error {
-    anyhow!("no answer within {WAIT_TIMEOUT:?}")
 }

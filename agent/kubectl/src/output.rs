@@ -6,7 +6,7 @@ use anyhow::Result;
 use parking_lot::Mutex;
 use serde::Serialize;
 use sidetrack_live::output::{self, print_value};
-pub use sidetrack_live::output::{is_closed, print_one};
+pub use sidetrack_live::output::{is_closed, or_dash, print_one};
 use sidetrack_policy::text::escaped;
 
 use crate::flags::Format;

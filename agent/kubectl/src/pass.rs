@@ -14,8 +14,7 @@ use sidetrack_policy::{PodRef, text::escaped_lines};
 use crate::{
     agents::Agent,
     ask,
-    cluster::{Cluster, WAIT_TIMEOUT},
-    denied::plain,
+    cluster::{Cluster, answer},
     exec::{Running, within},
     flags::Connect,
     output,
@@ -112,11 +111,7 @@ async fn show(cluster: &Cluster, agent: &Agent, words: &[&str]) -> Result<i32> {
 async fn node_of(cluster: &Cluster, pod: &PodRef) -> Result<String> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &pod.namespace);
     let read = || format!("get pod {pod}");
-    let found = tokio::time::timeout(WAIT_TIMEOUT, api.get_opt(&pod.name)).await;
-    let found = found
-        .with_context(read)?
-        .map_err(plain)
-        .with_context(read)?;
+    let found = answer(api.get_opt(&pod.name)).await.with_context(read)?;
     let found = found.with_context(|| {
         format!("there is no pod {pod}: name it as NAMESPACE/POD, or its namespace with -n")
     })?;

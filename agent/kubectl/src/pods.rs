@@ -21,7 +21,7 @@ use crate::{
     ask::{self, Answers},
     cluster::Cluster,
     flags::{Format, Which},
-    output,
+    output::{self, or_dash},
     watch::{List, Listed, watch},
 };
 
@@ -132,10 +132,10 @@ fn header(wide: bool) -> Vec<&'static str> {
 impl Row {
     fn cells(&self, wide: bool) -> Vec<String> {
         let known = self.known.as_ref();
-        let cell = |cell: fn(&Known) -> String| known.map_or_else(|| "-".to_owned(), cell);
+        let cell = |cell: fn(&Known) -> String| or_dash(known.map(cell));
         let mut cells = vec![
             self.full_name(),
-            self.node.clone().unwrap_or_else(|| "-".to_owned()),
+            or_dash(self.node.as_ref()),
             self.state.clone(),
             cell(Known::listener),
             cell(|known| known.count(|of| of.outbound_redirected)),

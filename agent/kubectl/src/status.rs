@@ -6,13 +6,14 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
+use kube::api::ListParams;
 
 use self::report::{AgentReport, ClusterReport, NodeRow, Probes};
 use crate::{
     ask::{self, Answers},
     cluster::Cluster,
-    flags::{Format, Which},
-    output::{self, SHOWN, first},
+    flags::Format,
+    output::{self, SHOWN, first, or_dash},
     pods::{self, Known, Row, Scope},
 };
 
@@ -33,13 +34,9 @@ pub struct Options {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let which = Which {
-        all_namespaces: true,
-        selector: None,
-    };
     let (agents, pods, labels, probes) = tokio::try_join!(
         cluster.agents(),
-        cluster.pods(&which),
+        cluster.pods_in(None, ListParams::default()),
         cluster.namespace_labels(None),
         cluster.interception_probes(),
     )?;
@@ -117,13 +114,13 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
             "enrolled", "outdated", "partial", "waiting", "rejected", "skipped",
         ] {
             let count = node.pods.as_ref().and_then(|pods| pods.get(state));
-            line.push(count.map_or_else(|| "-".to_owned(), u64::to_string));
+            line.push(or_dash(count));
         }
         for count in [
             node.sidecars.map(|it| it.down),
             node.sidecars.map(|it| it.hangs),
         ] {
-            line.push(count.map_or_else(|| "-".to_owned(), |count| count.to_string()));
+            line.push(or_dash(count));
         }
         if wide {
             line.push(or_dash(node.kernel.as_ref()));
@@ -190,8 +187,4 @@ fn agents_line(report: &ClusterReport) -> String {
         format!("; {intercept} of {pods} interception probes are ready")
     });
     format!("nodes: {}{wanted}{measured}\n\n", counts.join(", "))
-}
-
-fn or_dash(text: Option<&String>) -> String {
-    text.cloned().unwrap_or_else(|| "-".to_owned())
 }

@@ -49,7 +49,7 @@ fn cells((node, build): (&String, &Build)) -> Vec<String> {
     vec![
         node.clone(),
         build.version.clone(),
-        build.commit.clone().unwrap_or_else(|| "-".to_owned()),
+        output::or_dash(build.commit.as_ref()),
         build.target.clone(),
     ]
 }

@@ -23,8 +23,7 @@ use sidetrack_policy::{
 };
 
 use crate::{
-    cluster::{Cluster, WAIT_TIMEOUT},
-    denied::plain,
+    cluster::{Cluster, answer},
     output,
 };
 
@@ -124,9 +123,9 @@ async fn of_object(cluster: &Cluster, kind: Kind, name: &str) -> Result<PodRef> 
     // A namespace may have the name of a kind.
     let read = || format!("get {what} in namespace {namespace} (a pod of namespace X: -n X POD)");
     let request = Request::new((kind.path)(Some(namespace))).get(name, &GetParams::default())?;
-    let asked = tokio::time::timeout(WAIT_TIMEOUT, cluster.client.request(request)).await;
-    let asked = asked.with_context(read)?.map_err(plain);
-    let object: Object = asked.with_context(read)?;
+    let object: Object = answer(cluster.client.request(request))
+        .await
+        .with_context(read)?;
     let labels = match object.spec.selector {
         Some(Labels::Selector(selector)) => Selector::try_from(selector)?,
         Some(Labels::Labels(labels)) if !labels.is_empty() => labels.into_iter().collect(),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::output::or_dash;
+
 /// What kind of thing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -86,7 +88,7 @@ impl Entry {
             (Some(first), 2..) => format!("{} ({} times since {first})", self.text, self.count),
             _ => self.text.clone(),
         };
-        let pod = self.pod.clone().unwrap_or_else(|| "-".to_owned());
+        let pod = or_dash(self.pod.as_ref());
         [self.time.clone(), self.kind.name(), pod, what]
     }
 

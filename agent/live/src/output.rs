@@ -82,6 +82,12 @@ pub fn print_one(format: Format, value: &impl Serialize) -> Result<()> {
     }
 }
 
+/// The text of a value, or a dash.
+#[must_use]
+pub fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// The YAML of what JSON shows. What a terminal would obey is escaped, in either as JSON escapes it.
 ///
 /// # Errors

@@ -97,14 +97,13 @@ fn print(report: &CostReport, wide: bool) -> Result<()> {
     maps.sort_by_key(|map| std::cmp::Reverse(map.bytes));
     let shown = if wide { maps.len() } else { SHOWN };
     let mut table = output::table(["MAP", "MEMORY", "OF ITS ROWS", "ROWS", "CAPACITY"]);
-    let count = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |it| it.to_string());
     for map in maps.iter().take(shown) {
         table.add_row([
             map.map.clone(),
             bytes(map.bytes),
             bytes(map.row_bytes),
-            count(map.rows),
-            count(map.capacity),
+            output::or_dash(map.rows),
+            output::or_dash(map.capacity),
         ]);
     }
     output::print("")?;

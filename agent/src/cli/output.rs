@@ -8,7 +8,7 @@ use sidetrack_base::duration;
 use sidetrack_live::output;
 use terminal_size::{Width, terminal_size_of};
 
-pub use sidetrack_live::output::{is_closed, print, print_one, print_value, table};
+pub use sidetrack_live::output::{is_closed, or_dash, print, print_one, print_value, table};
 
 /// Narrower than this a last column is not wrapped: the terminal breaks the lines where they end.
 const NARROWEST: usize = 20;

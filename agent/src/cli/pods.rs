@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::{
-    Format, Places, output,
+    Format, Places,
+    output::{self, or_dash},
     pod_name::{NamespaceFlag, PodName},
 };
 use crate::observe::counters::add_live_facts;
@@ -204,22 +205,17 @@ fn print(pods: &[PodStatus], wide: bool) -> Result<()> {
     output::print_table(&table)
 }
 
-/// Text of a value that not every pod has.
-fn or_none<T: ToString>(value: Option<T>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
-}
-
 fn row(pod: &PodStatus) -> Vec<String> {
     let netns = pod.netns.as_ref();
-    let enrolled = |text: String| or_none(netns.map(|_| text));
+    let enrolled = |text: String| or_dash(netns.map(|_| text));
     let count = |count: u64| enrolled(count.to_string());
     vec![
         pod.full_name(),
         pod.state.name().to_owned(),
-        or_none(netns.map(|netns| netns.inode)),
-        or_none(pod.policy_id),
+        or_dash(netns.map(|netns| netns.inode)),
+        or_dash(pod.policy_id),
         enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
-        or_none(pod.sidecar.as_ref()),
+        or_dash(pod.sidecar.as_ref()),
         count(pod.connections.outbound_redirected),
         count(pod.connections.inbound_redirected),
         count(pod.connections.untouched),
@@ -229,16 +225,16 @@ fn row(pod: &PodStatus) -> Vec<String> {
 
 fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
     let netns = pod.netns.as_ref();
-    let count = |count: u64| or_none(netns.map(|_| count));
+    let count = |count: u64| or_dash(netns.map(|_| count));
     [
-        or_none(pod.mesh()),
+        or_dash(pod.mesh()),
         count(pod.sidecar.as_ref().map_or(0, Sidecar::waiting)),
         count(pod.connections.given_up),
         count(pod.connections.udp),
         count(pod.connections.before_sidecar),
-        or_none(pod.uid.as_ref()),
-        or_none(netns.map(|netns| netns.cookie)),
-        or_none(netns.map(|netns| &netns.path)),
+        or_dash(pod.uid.as_ref()),
+        or_dash(netns.map(|netns| netns.cookie)),
+        or_dash(netns.map(|netns| &netns.path)),
         pod.origin.clone(),
     ]
 }

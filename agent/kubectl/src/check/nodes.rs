@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::Remarks;
-use crate::kernel::kernel_of;
+use crate::{kernel::kernel_of, output::or_dash};
 
 /// A node.
 #[derive(Debug, Serialize)]
@@ -26,7 +26,7 @@ impl NodeRow {
             (Some(true), None) => "fine".to_owned(),
             (Some(true), Some(restriction)) => format!("fine, but {restriction}"),
         };
-        let kernel = self.kernel.clone().unwrap_or_else(|| "-".to_owned());
+        let kernel = or_dash(self.kernel.as_ref());
         vec![self.name.clone(), kernel, result]
     }
 }

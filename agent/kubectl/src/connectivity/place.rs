@@ -19,7 +19,7 @@ use super::{
     manifests::{self, Images, SERVICE},
 };
 use crate::{
-    cluster::{Cluster, WAIT_TIMEOUT, list},
+    cluster::{Cluster, WAIT_TIMEOUT, answer, list},
     denied::plain,
 };
 
@@ -106,14 +106,13 @@ impl Place {
             tail_lines: Some(5),
             ..kube::api::LogParams::default()
         };
-        let log = tokio::time::timeout(WAIT_TIMEOUT, api.logs(pod, &parameters)).await;
-        log.ok().and_then(Result::ok).unwrap_or_default()
+        answer(api.logs(pod, &parameters)).await.unwrap_or_default()
     }
 
     /// The addresses of its pods and its Service.
     pub async fn addresses(&self) -> Result<Addresses> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &self.name);
-        let service = tokio::time::timeout(WAIT_TIMEOUT, api.get(SERVICE)).await??;
+        let service = answer(api.get(SERVICE)).await.context("get the Service")?;
         let service = service.spec.and_then(|spec| spec.cluster_ip);
         let pods = self.pods().await?;
         let of = |name: &str| {
@@ -138,18 +137,14 @@ impl Place {
             resource_version: None,
         });
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let deleted = tokio::time::timeout(WAIT_TIMEOUT, api.delete(&self.name, &own)).await;
-        let remains = || {
+        let deleted = answer(api.delete(&self.name, &own)).await;
+        let deleted = deleted.with_context(|| {
             format!(
                 "namespace {0} remains: kubectl delete namespace {0} removes it",
                 self.name
             )
-        };
-        deleted
-            .with_context(remains)?
-            .map_err(plain)
-            .with_context(remains)
-            .map(drop)
+        });
+        deleted.map(drop)
     }
 
     /// Waits until it is gone.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 use sidetrack_policy::text::printable;
@@ -29,23 +29,36 @@ const CONTAINER: [&str; 3] = [
 /// The pods that are to be enrolled.
 const MESHED: [&str; 3] = ["client", "down", "server"];
 
-/// Waits until all containers run. A container that cannot start is an error at once.
-pub async fn wait_running(place: &Place, patience: Duration) -> Result<()> {
+/// Looks again and again until nothing is missing.
+async fn wait(
+    patience: Duration,
+    what: &str,
+    look: impl AsyncFn() -> Result<Vec<String>>,
+) -> Result<()> {
     let start = Instant::now();
     loop {
+        let missing = look().await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if start.elapsed() >= patience {
+            bail!("{what} after {patience:?}: {}", missing.join("; "));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Waits until all containers run. A container that cannot start is an error at once.
+pub async fn wait_running(place: &Place, patience: Duration) -> Result<()> {
+    let look = async || {
         let pods = place.pods().await?;
         for pod in &pods {
             check(place, pod).await?;
         }
-        let missing: Vec<String> = pods.iter().filter_map(not_running).collect();
-        if missing.is_empty() && !pods.is_empty() {
-            return Ok(());
-        }
-        if start.elapsed() >= patience {
-            bail!("pods do not run after {patience:?}: {}", missing.join("; "));
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+        let none = pods.is_empty().then(|| "there are none".to_owned());
+        Ok(pods.iter().filter_map(not_running).chain(none).collect())
+    };
+    wait(patience, "pods do not run", look).await
 }
 
 /// Fails if a container of the pod cannot start, or has ended.
@@ -125,20 +138,8 @@ fn not_running(pod: &Pod) -> Option<String> {
 
 /// Waits until the agents have enrolled the pods that have a sidecar.
 pub async fn wait_enrolled(cluster: &Cluster, place: &Place, patience: Duration) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let missing = not_enrolled(cluster, place).await?;
-        if missing.is_empty() {
-            return Ok(());
-        }
-        if start.elapsed() >= patience {
-            bail!(
-                "pods are not enrolled after {patience:?}: {}",
-                missing.join("; ")
-            );
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+    let look = async || not_enrolled(cluster, place).await;
+    wait(patience, "pods are not enrolled", look).await
 }
 
 async fn not_enrolled(cluster: &Cluster, place: &Place) -> Result<Vec<String>> {
@@ -179,32 +180,23 @@ fn state(known: &[Known], namespace: &str, name: &str) -> Option<String> {
 
 /// Waits until client and server pass kubelet's probes. No container may have been restarted.
 pub async fn wait_ready(place: &Place, patience: Duration) -> Result<String> {
-    let start = Instant::now();
-    loop {
+    let look = async || {
         let pods = place.pods().await?;
         let probed = pods
             .iter()
             .filter(|pod| ["client", "server"].contains(&pod.name_any().as_str()));
-        let containers =
-            probed.flat_map(|pod| statuses(pod).iter().map(|status| (pod.name_any(), status)));
         let mut waiting = Vec::new();
-        for (pod, status) in containers {
+        for (pod, status) in
+            probed.flat_map(|pod| statuses(pod).iter().map(|status| (pod.name_any(), status)))
+        {
+            let container = format!("container {} of pod {pod}", status.name);
             if status.restart_count > 0 {
-                return Err(anyhow!(
-                    "container {} of pod {pod} was restarted",
-                    status.name
-                ));
+                bail!("{container} was restarted");
             }
-            if !status.ready {
-                waiting.push(format!("container {} of pod {pod}", status.name));
-            }
+            waiting.extend((!status.ready).then_some(container));
         }
-        if waiting.is_empty() {
-            return Ok("client and server are ready".to_owned());
-        }
-        if start.elapsed() >= patience {
-            bail!("not ready after {patience:?}: {}", waiting.join(", "));
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+        Ok(waiting)
+    };
+    wait(patience, "not ready", look).await?;
+    Ok("client and server are ready".to_owned())
 }

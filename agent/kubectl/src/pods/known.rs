@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use sidetrack_live::{Connections, Sidecar, refusals::LastRefusal};
 
-use crate::ask::Whole;
+use crate::{ask::Whole, output::or_dash};
 
 /// A pod in an agent's answer.
 pub type Known = Whole<Pod>;
@@ -73,14 +73,12 @@ impl Known {
 
     /// The inode of its network namespace.
     pub fn netns(&self) -> String {
-        let netns = self.shown.netns.as_ref();
-        netns.map_or_else(|| "-".to_owned(), |netns| netns.inode.to_string())
+        or_dash(self.shown.netns.as_ref().map(|netns| netns.inode))
     }
 
     /// The id of its policy.
     pub fn policy(&self) -> String {
-        let id = self.shown.policy_id;
-        id.map_or_else(|| "-".to_owned(), |id| id.to_string())
+        or_dash(self.shown.policy_id)
     }
 
     /// The address families that are intercepted.

@@ -1,7 +1,7 @@
 //! The table of `top --once`, and numbers as text.
 
 use super::report::{PerSecond, Row};
-use crate::Connections;
+use crate::{Connections, output::or_dash};
 
 const COLUMNS: [&str; 7] = [
     "STATE",
@@ -66,20 +66,17 @@ pub fn cells(row: &Row, node: Option<&str>, wide: bool) -> Vec<String> {
 
 /// Connections that wait for a sidecar that hangs.
 pub(super) fn waiting(row: &Row) -> String {
-    row.waiting
-        .map_or_else(|| "-".to_owned(), |count| count.to_string())
+    or_dash(row.waiting)
 }
 
 /// One of a pod's counts.
 pub(super) fn count(row: &Row, of: fn(&Connections) -> u64) -> String {
-    let count = row.connections.as_ref().map(of);
-    count.map_or_else(|| "-".to_owned(), |count| count.to_string())
+    or_dash(row.connections.as_ref().map(of))
 }
 
 /// One of a pod's rates.
 pub(super) fn rate(row: &Row, of: fn(&PerSecond) -> f64) -> String {
-    let rate = row.per_second.as_ref().map(of);
-    rate.map_or_else(|| "-".to_owned(), per_second)
+    or_dash(row.per_second.as_ref().map(of).map(per_second))
 }
 
 /// A rate in at most five characters, unless it is beyond any node. One decimal of what is small: one

@@ -2,6 +2,8 @@
 
 use sidetrack_policy::text::LONGEST_NAME;
 
+use crate::output::or_dash;
+
 use super::TraceEvent;
 
 /// Lines with the pod, in columns. What pods will come is not known: the pod's column grows with the longest name.
@@ -77,8 +79,7 @@ fn connection(event: &TraceEvent) -> String {
 /// The process, and its user and group.
 fn process(event: &TraceEvent) -> Option<(String, String)> {
     let process = event.process.as_ref()?;
-    let id = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
-    let owner = format!("{}:{}", id(process.uid), id(process.gid));
+    let owner = format!("{}:{}", or_dash(process.uid), or_dash(process.gid));
     Some((format!("{}[{}]", process.name, process.pid), owner))
 }
 

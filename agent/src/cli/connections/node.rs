@@ -160,7 +160,7 @@ fn print(listing: &NodeListing) -> Result<()> {
         let columns = [&["POD"], &COLUMNS[..], &["PEER"]].concat();
         let mut table = output::table(columns);
         for of_pod in &listing.connections {
-            let peer = of_pod.peer.clone().unwrap_or_else(|| "-".to_owned());
+            let peer = output::or_dash(of_pod.peer.as_ref());
             let cells = row(&of_pod.connection).into_iter();
             table.add_row([of_pod.pod.clone()].into_iter().chain(cells).chain([peer]));
         }
