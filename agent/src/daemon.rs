@@ -103,8 +103,6 @@ pub enum Pods {
 pub struct Config {
     /// Where pods come from.
     pub pods: Pods,
-    /// Settings for all pods.
-    pub settings: MeshSettings,
     /// The cgroup that holds all pods, if it is not to be searched.
     pub cgroup: Option<PathBuf>,
     /// Path of the node's network namespace.
@@ -127,12 +125,12 @@ pub struct Config {
     pub ztunnel: Option<PathBuf>,
 }
 
-/// Runs the daemon until it receives a signal to stop.
+/// Runs the daemon, with settings for all pods, until it receives a signal to stop.
 ///
 /// # Errors
 /// If it cannot start, or cannot continue.
-pub async fn run(config: Config) -> Result<()> {
-    let mut daemon = Daemon::start(&config).await?;
+pub async fn run(config: Config, settings: MeshSettings) -> Result<()> {
+    let mut daemon = Daemon::start(&config, settings).await?;
     let mut follow = pin!(daemon.follower.run(daemon.reconciler.ready()));
     let mut failure = None;
     tokio::select! {
@@ -191,17 +189,15 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(config: &Config) -> Result<Self> {
+    async fn start(config: &Config, settings: MeshSettings) -> Result<Self> {
         probe::capabilities().map_err(anyhow::Error::msg)?;
         probe::kernel().map_err(anyhow::Error::msg)?;
         raise_file_limit();
         sys::keep_little_memory();
         foreign_files::use_helper();
         let source = source(&config.pods).await?;
-        let mut settings = config
-            .settings
-            .clone()
-            .on_this_node(probe::ingress_ifindex(), probe::ingress_programs());
+        let mut settings =
+            settings.on_this_node(probe::ingress_ifindex(), probe::ingress_programs());
         let pins = Pins::new(&config.bpffs)?;
         let mesh = settings.start(defaults_file(&config.socket, &pins))?;
         let given = config.cgroup.as_deref();

@@ -3,11 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
+use tokio::{task::JoinHandle, time::timeout};
 
-use crate::files;
+use crate::{files, runtime::start_blocking};
 use sidetrack_policy::mesh::{self, DefaultFlag, Mesh, VirtualInterfaces};
 
 /// Where the last text that could be used is kept: beside the socket, in a directory of the node that outlives the
@@ -18,7 +20,7 @@ pub fn last_defaults(socket: &Path) -> PathBuf {
 }
 
 /// Where the mesh's settings come from, and their last state.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MeshSettings {
     config: Option<PathBuf>,
     defaults: Vec<DefaultFlag>,
@@ -30,7 +32,12 @@ pub struct MeshSettings {
     problem: Option<String>,
     /// Where the last text that could be used is kept, for an agent that starts with one that cannot.
     kept: Option<PathBuf>,
+    /// A look at the file that has not ended: its disk may not answer.
+    reading: Option<JoinHandle<Result<String, String>>>,
 }
+
+/// How long a look at the file is waited for.
+const WAIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl MeshSettings {
     /// From flags, of which `mesh` has all but the defaults; nothing is read yet.
@@ -43,6 +50,7 @@ impl MeshSettings {
             seen: None,
             problem: None,
             kept: None,
+            reading: None,
         }
     }
 
@@ -85,7 +93,7 @@ impl MeshSettings {
         self.seen = Some(Ok(text.clone()));
         let problem = match usable {
             Ok(mesh) => {
-                self.keep(&text);
+                self.keep(text)();
                 return Ok(mesh);
             }
             Err(problem) => problem,
@@ -108,21 +116,27 @@ impl MeshSettings {
         Ok(mesh)
     }
 
-    /// Keeps a text that can be used. Without that only a start with a bad text is different.
-    fn keep(&self, text: &str) {
-        let Some(path) = self.kept.as_deref() else {
-            return;
-        };
-        if let Err(error) = files::replace(path, text.as_bytes(), 0o600) {
-            tracing::warn!("keep the defaults for the next agent: {error:#}");
+    /// What keeps a text that can be used. Without that only a start with a bad text is different.
+    fn keep(&self, text: String) -> impl FnOnce() + Send + 'static {
+        let kept = self.kept.clone();
+        move || {
+            if let Some(path) = kept
+                && let Err(error) = files::replace(&path, text.as_bytes(), 0o600)
+            {
+                tracing::warn!("keep the defaults for the next agent: {error:#}");
+            }
         }
     }
 
     /// The settings, if they have changed and can be used. Otherwise the previous ones stay active, and
     /// [`MeshSettings::problem`] says why.
-    pub fn changed(&mut self) -> Option<Mesh> {
-        let path = self.config.as_deref()?;
-        let now = mesh::read(path).map_err(|error| format!("{error:#}"));
+    pub async fn changed(&mut self) -> Option<Mesh> {
+        let path = self.config.clone()?;
+        let read = move || mesh::read(&path).map_err(|error| format!("{error:#}"));
+        let reading = self.reading.get_or_insert_with(|| start_blocking(read));
+        let now = timeout(WAIT_TIMEOUT, reading).await.ok()?;
+        self.reading = None;
+        let now = now.ok()?;
         if self.seen.as_ref() == Some(&now) {
             return None;
         }
@@ -136,7 +150,8 @@ impl MeshSettings {
         match mesh {
             Ok((mesh, text)) => {
                 self.problem = None;
-                self.keep(&text);
+                let kept = start_blocking(self.keep(text));
+                let _ = timeout(WAIT_TIMEOUT, kept).await;
                 tracing::info!(config = %self.config.as_ref()?.display(), "defaults read again");
                 Some(mesh)
             }

@@ -32,6 +32,7 @@ use crate::{
 use sidetrack_base::{
     log::{self, LogFormat},
     mesh_flags::MeshFlags,
+    mesh_settings::MeshSettings,
     runtime::block_on,
     runtime::exit_code,
 };
@@ -165,7 +166,8 @@ struct PluginFlags {
 
 pub(super) fn run(options: Options) -> Result<ExitCode> {
     let log = log::start(options.log_format)?;
-    let ended = block_on(daemon::run(options.config()))?;
+    let (config, settings) = options.config();
+    let ended = block_on(daemon::run(config, settings))?;
     // Not by stderr itself, which may never return.
     if let Err(error) = &ended {
         log.line(&format!("sidetrack: {error:#}"));
@@ -174,7 +176,7 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 }
 
 impl Options {
-    fn config(self) -> Config {
+    fn config(self) -> (Config, MeshSettings) {
         let socket = self.places.socket;
         let plugin = self.plugin.plugin(&socket, &self.source);
         let pods = self.source.pods();
@@ -184,9 +186,9 @@ impl Options {
         });
         let ztunnel = self.mesh.is_ambient().then_some(self.ztunnel_socket);
         let settings = self.mesh.settings(enroll);
-        Config {
+        let settings = settings.unwrap_or_else(|problem| usage(&problem));
+        let config = Config {
             pods,
-            settings: settings.unwrap_or_else(|problem| usage(&problem)),
             cgroup: self.cgroup,
             node_netns: self.node_netns,
             bpffs: self.places.bpffs,
@@ -197,7 +199,8 @@ impl Options {
             readers: self.readers,
             probe_port: self.probe_port,
             ztunnel,
-        }
+        };
+        (config, settings)
     }
 }
 

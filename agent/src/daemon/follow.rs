@@ -54,7 +54,7 @@ impl Follower {
                             self.socket.path().display()
                         );
                     }
-                    self.look();
+                    self.look().await;
                     let is_ready = *ready.borrow();
                     self.keep_plugin(is_ready);
                     if let Some(reason) = self.plugin.obsolete() {
@@ -79,8 +79,8 @@ impl Follower {
     }
 
     /// Looks for changes that cause no event.
-    fn look(&mut self) {
-        if let Some(mesh) = self.settings.changed() {
+    async fn look(&mut self) {
+        if let Some(mesh) = self.settings.changed().await {
             self.inbox.send_mesh(mesh);
             self.relist();
         }

@@ -70,7 +70,7 @@ pub async fn run(config: Config) -> Result<()> {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
-            if let Some(mesh) = settings.changed() {
+            if let Some(mesh) = settings.changed().await {
                 mesh_sender.send_replace(Arc::new(mesh));
             }
             if let Some(certificate) = certificates.changed().await {
