@@ -7,7 +7,7 @@
 //! A member may be in a struct or union without a name, as those of task_struct are that the build has put in a random
 //! order (CONFIG_RANDSTRUCT).
 
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{collections::HashMap, fs, io, path::Path, sync::OnceLock};
 
 /// The kernel's description of its types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -98,9 +98,14 @@ pub enum LayoutError {
     Missing(&'static str, &'static str),
 }
 
-/// Reads the offsets of the running kernel.
+/// The offsets of the running kernel. They are read once: that takes milliseconds.
 pub fn offsets() -> Result<Offsets, LayoutError> {
-    offsets_in(&fs::read(Path::new(VMLINUX_BTF))?)
+    static KNOWN: OnceLock<Offsets> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(known.clone());
+    }
+    let read = offsets_in(&fs::read(Path::new(VMLINUX_BTF))?)?;
+    Ok(KNOWN.get_or_init(|| read).clone())
 }
 
 fn offsets_in(btf: &[u8]) -> Result<Offsets, LayoutError> {

@@ -96,6 +96,8 @@ impl PodRows {
                 namespace: padded(&pod.namespace).context("the pod's namespace")?,
                 name: padded(&pod.name).context("the pod's name")?,
                 uid: padded(uid.unwrap_or_default()).context("the pod's UID")?,
+                // As in the row that may be there, until this one is written.
+                policy: present.row.policy,
                 ..Pod::zeroed()
             }),
             is_written: false,
