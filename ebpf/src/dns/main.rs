@@ -14,7 +14,6 @@ mod answers;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
-#[cfg(target_arch = "bpf")]
 mod queries;
 #[cfg(target_arch = "bpf")]
 #[path = "../core/tables.rs"]
