@@ -15,7 +15,7 @@ const SECRET: &str = "hunter2";
 fn agent() -> Result<Agent> {
     let pods = serde_json::to_string(&[known("shop", "web-0", PodState::Enrolled)])?;
     Ok(Agent::Script(format!(
-        "case $2 in pods) echo '{pods}';; status) echo '{{}}';; cost) echo '{{\"enrolled\": 1, \"maps\": [{{\"bytes\": 9437184}}], \"agent\": {{\"resident_bytes\": 17825792}}, \"processors\": 0.004}}';; doctor) echo '{{}}';; *) echo \"error: unrecognized subcommand\" >&2; exit 2;; esac"
+        "case $2 in pods) echo '{pods}';; status) echo '{{}}';; cost) echo '{{\"enrolled\": 1, \"maps\": [{{\"bytes\": 9437184}}], \"maps_exact\": true, \"agent\": {{\"resident_bytes\": 17825792}}, \"processors\": 0.004}}';; doctor) echo '{{}}';; *) echo \"error: unrecognized subcommand\" >&2; exit 2;; esac"
     )))
 }
 

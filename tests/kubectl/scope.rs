@@ -75,7 +75,7 @@ fn forms_of_the_output() -> Result<()> {
         "{table}"
     );
     let wide = cluster.run(&["pods", "-n", "bank", "-o", "wide"])?.out;
-    ensure!(wide.contains("/proc/4711/ns/net"), "{wide}");
+    ensure!(wide.contains("4026532000"), "{wide}");
     let yaml = cluster.run(&["pods", "-n", "bank", "-o", "yaml"])?.out;
     let parsed: serde_json::Value = serde_saphyr::from_str(&yaml)?;
     let json = cluster.run(&["pods", "-n", "bank", "-o", "json"])?.json()?;

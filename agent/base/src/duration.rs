@@ -3,22 +3,26 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 /// The longest duration. Twice that, and a time so far from now, can still be represented.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A duration such as 500ms, 10s or 2m. A plain number means seconds.
 ///
 /// # Errors
 /// If it is something else, with how to write it.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let given = match text.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => humantime::parse_duration(text)
-            .map_err(|_| "write a duration such as 500ms, 10s or 2m".to_owned())?,
-    };
+    let given = parse(text)?;
     if given > LONGEST {
-        return Err("it must be at most 365d".to_owned());
+        return Err("it must be at most 366d".to_owned());
     }
     Ok(given)
+}
+
+fn parse(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text)
+        .map_err(|_| "write a duration such as 500ms, 10s or 2m".to_owned())
 }
 
 /// A duration greater than 0.
@@ -37,7 +41,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// If it is no duration, or too short or too long to be meant.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    let interval = duration(text)?;
+    let interval = parse(text)?;
     if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
         return Ok(interval);
     }
@@ -50,7 +54,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// If it is no duration, or not within the range.
 pub fn duration_within(text: &str, seconds: RangeInclusive<u64>) -> Result<Duration, String> {
     let (least, most) = (*seconds.start(), *seconds.end());
-    let duration = duration(text)?;
+    let duration = parse(text)?;
     if duration < Duration::from_secs(least) || duration > Duration::from_secs(most) {
         return Err(format!("it must be between {least}s and {most}s"));
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{sync::oneshot, time::timeout};
 
 use crate::{files, runtime::start_blocking};
 use sidetrack_policy::mesh::{self, DefaultFlag, Mesh, VirtualInterfaces};
@@ -33,7 +33,7 @@ pub struct MeshSettings {
     /// Where the last text that could be used is kept, for an agent that starts with one that cannot.
     kept: Option<PathBuf>,
     /// A look at the file that has not ended: its disk may not answer.
-    reading: Option<JoinHandle<Result<String, String>>>,
+    reading: Option<oneshot::Receiver<Result<String, String>>>,
 }
 
 /// How long a look at the file is waited for.

@@ -1,13 +1,12 @@
 //! How a program runs and ends.
 
-use std::{io, panic::resume_unwind, process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{io, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     signal::unix::{SignalKind, signal},
     sync::oneshot,
-    task::JoinHandle,
     time::Instant,
 };
 
@@ -16,9 +15,9 @@ use tokio::{
 /// # Errors
 /// If the runtime cannot be made.
 pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
-    // Helper threads are needed rarely, and only for moments.
+    // The pool is used by libraries alone, rarely and for moments; for the rest see `start_blocking`.
     const KEEP_THREADS: Duration = Duration::from_millis(100);
-    // One may hang in a file of a pod forever, which must not keep the program from its end.
+    // None of it keeps the program from its end.
     const END_THREADS: Duration = Duration::from_secs(1);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -43,6 +42,11 @@ pub async fn until_signal() -> io::Result<()> {
     Ok(())
 }
 
+/// Waits so long; without a duration it does not end.
+pub async fn sleep_for(duration: Option<Duration>) {
+    sleep_until(duration.map(|it| Instant::now() + it)).await;
+}
+
 /// Waits for a point in time, which other events do not postpone; without one it does not end.
 pub async fn sleep_until(at: Option<Instant>) {
     match at {
@@ -59,17 +63,16 @@ pub fn exit_code(fine: bool) -> ExitCode {
 
 /// Runs `work` on a thread that may block. If it panics, the caller panics as well.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match start_blocking(work).await {
-        Ok(done) => done,
-        Err(panic) => resume_unwind(panic.into_panic()),
-    }
+    start_blocking(work)
+        .await
+        .expect("its thread does not panic")
 }
 
 /// Starts `work` on a thread that may block. Where tokio's pool would panic because the kernel gives no thread, as on a node
 /// that is full of them, it is asked again until it does.
 pub fn start_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
+) -> oneshot::Receiver<T> {
     const RETRY: Duration = Duration::from_millis(100);
     let (send, result) = oneshot::channel();
     // A thread that is refused does not give back what it was to run.
@@ -85,12 +88,13 @@ pub fn start_blocking<T: Send + 'static>(
             }
         })
     };
-    let mut started = start();
-    tokio::spawn(async move {
-        while started.is_err() {
+    if start().is_err() {
+        tokio::spawn(async move {
             tokio::time::sleep(RETRY).await;
-            started = start();
-        }
-        result.await.expect("its thread does not panic")
-    })
+            while start().is_err() {
+                tokio::time::sleep(RETRY).await;
+            }
+        });
+    }
+    result
 }

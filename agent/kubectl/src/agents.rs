@@ -83,20 +83,24 @@ fn down(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref();
     let statuses = status.and_then(|status| status.container_statuses.as_ref());
     let ours = |status: &&ContainerStatus| status.name == CONTAINER;
-    let Some(status) = statuses.into_iter().flatten().find(ours) else {
-        let phase = status.and_then(|status| status.phase.as_deref());
-        return match phase {
-            // Nothing is known of its containers; asking shows what there is.
-            Some("Running") => None,
-            phase => Some(format!("the agent's pod is {}", phase.unwrap_or("unknown"))),
-        };
-    };
-    let state = status.state.as_ref()?;
     let name = format!(
         "-n {} {}",
         pod.namespace().unwrap_or_default(),
         pod.name_any()
     );
+    let Some(status) = statuses.into_iter().flatten().find(ours) else {
+        let phase = status.and_then(|status| status.phase.as_deref());
+        return match phase {
+            // Nothing is known of its containers; asking shows what there is.
+            Some("Running") => None,
+            phase => Some(format!(
+                "the agent's pod is {}{}: kubectl describe pod {name} shows more",
+                printable(phase.unwrap_or("unknown")),
+                unscheduled(pod)
+            )),
+        };
+    };
+    let state = status.state.as_ref()?;
     let waiting = state.waiting.as_ref();
     let reason = waiting.and_then(|it| it.reason.as_deref());
     // Why the last one has ended says more than for how long the next waits.
@@ -119,6 +123,17 @@ fn down(pod: &Pod) -> Option<String> {
     Some(format!(
         "the agent's container waits: {reason}{message}: kubectl describe pod {name} shows more"
     ))
+}
+
+/// Why the scheduler has found no room for a pod, in brackets; nothing if it has.
+fn unscheduled(pod: &Pod) -> String {
+    let status = pod.status.as_ref();
+    let mut conditions = status
+        .into_iter()
+        .flat_map(|it| it.conditions.iter().flatten());
+    let scheduled = conditions.find(|it| it.type_ == "PodScheduled" && it.status == "False");
+    let message = scheduled.and_then(|it| last_line(it.message.as_deref()?));
+    message.map_or_else(String::new, |why| format!(" ({why})"))
 }
 
 /// The last line of a text that has one, as it can be shown.

@@ -20,7 +20,7 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
     facts::PodFacts,
     mesh::Mesh,
-    select::{Wanted, wanted},
+    select::{NamespaceLabels, Wanted, wanted_in},
     text::counted,
 };
 
@@ -28,7 +28,7 @@ use self::archive::Archive;
 use crate::{
     agents::{self, Agent},
     ask,
-    cluster::{Cluster, WAIT_TIMEOUT},
+    cluster::{Cluster, WAIT_TIMEOUT, handler_of},
     denied::{Denied, plain},
     output,
     pods::enroll_of,
@@ -146,10 +146,19 @@ async fn collect(cluster: &Cluster) -> Result<Collected> {
         nodes.map(|nodes| nodes.iter().map(node).collect()),
     )?;
     report.json("agents.json", Ok(agents_pods.iter().map(agent).collect()))?;
+    let handlers = match &pods {
+        Ok(pods) => cluster.runtime_handlers(pods).await,
+        Err(_) => Ok(BTreeMap::new()),
+    };
+    let handlers = handlers.unwrap_or_else(|error| {
+        let problem = format!("handlers of runtime classes: {error:#}");
+        report.problems.push(problem);
+        BTreeMap::new()
+    });
     let pods = pods.and_then(|pods| Ok((pods, labels?)));
     let pods = pods.map(|(pods, labels)| {
         pods.iter()
-            .filter_map(|it| pod(it, &labels, &agents))
+            .filter_map(|it| pod(it, &labels, &agents, &handlers))
             .collect()
     });
     report.json("pods.json", pods)?;
@@ -219,7 +228,10 @@ async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
             Ok(finished) => {
                 // It has read the pinned maps and old files, since the agent does not answer.
                 let remark = finished.remark();
-                let remark = remark.map(|it| format!("node {}: {name}: {it}", agent.node));
+                let remark = remark.map(|it| {
+                    let said = it.trim_end_matches(':');
+                    format!("node {}: {name}: {said}", agent.node)
+                });
                 report.problems.extend(remark);
                 report.add(&directory, name, finished.stdout);
             }
@@ -281,6 +293,7 @@ fn pod(
     pod: &PodFacts,
     labels: &BTreeMap<String, String>,
     agents: &BTreeMap<String, Agent>,
+    handlers: &BTreeMap<String, String>,
 ) -> Option<Value> {
     let meta = &pod.meta;
     let label = labels.get(meta.namespace.as_deref().unwrap_or_default());
@@ -288,7 +301,11 @@ fn pod(
         return None;
     }
     let mesh = Mesh::new(enroll_of(agents, pod.spec.node_name.as_deref()));
-    let (then, reason) = match wanted(pod, label.map(String::as_str), &mesh) {
+    let of_namespace = NamespaceLabels {
+        interception: label.map(String::as_str),
+        ..NamespaceLabels::default()
+    };
+    let (then, reason) = match wanted_in(pod, of_namespace, handler_of(pod, handlers), &mesh) {
         Wanted::Enrolled(_) => ("enrolled", None),
         Wanted::Skipped(reason) => ("skipped", Some(reason.to_string())),
         Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),

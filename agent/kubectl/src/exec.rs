@@ -117,7 +117,19 @@ impl Running {
         errors: impl AsyncWrite + Unpin,
     ) -> Result<i32> {
         let (stdout, stderr) = (self.0.stdout(), self.0.stderr());
-        tokio::try_join!(copy(stdout, out), copy(stderr, errors))?;
+        let errors = async {
+            // A reader of errors that has gone away is no failure.
+            let mut rest = stderr;
+            let shown = match &mut rest {
+                Some(stderr) => copy(Some(&mut *stderr), errors).await,
+                None => Ok(()),
+            };
+            if let (Err(_), Some(stderr)) = (shown, &mut rest) {
+                let _ = tokio::io::copy(stderr, &mut tokio::io::sink()).await;
+            }
+            Ok(())
+        };
+        tokio::try_join!(copy(stdout, out), errors)?;
         code(self.0).await
     }
 }

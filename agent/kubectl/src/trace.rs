@@ -10,7 +10,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use sidetrack_base::runtime::until_signal;
+use sidetrack_base::runtime::{sleep_for, until_signal};
 use sidetrack_live::trace::Flags;
 use tokio::{
     sync::{mpsc, watch},
@@ -90,13 +90,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     }
     drop(out);
     let mut show = Show::new(agents.keys(), options.output, options.flags.count)?;
-    let over = async {
-        match options.flags.duration {
-            Some(duration) => tokio::time::sleep(duration).await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut over = std::pin::pin!(over);
+    let mut over = std::pin::pin!(sleep_for(options.flags.duration));
     let mut signal = std::pin::pin!(until_signal());
     let mut relist = tokio::time::interval_at(tokio::time::Instant::now() + RELIST, RELIST);
     // It is not waited for all the time.

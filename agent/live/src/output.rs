@@ -88,14 +88,18 @@ pub fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// The YAML of what JSON shows. What a terminal would obey is escaped, in either as JSON escapes it.
+/// The YAML of what JSON shows. What a terminal would obey is escaped.
 ///
 /// # Errors
 /// If the value cannot be represented.
 pub fn yaml(value: &impl Serialize) -> Result<String> {
     let value = serde_json::to_value(value)?;
     let text = serde_saphyr::to_string(&value).context("write YAML")?;
-    Ok(escaped_lines(&text))
+    if escaped_lines(&text) == text {
+        return Ok(text);
+    }
+    // In a scalar without quotes an escape would be other text. JSON is YAML, too.
+    Ok(escaped_lines(&serde_json::to_string_pretty(&value)?))
 }
 
 /// A table without lines, as wide as it needs to be.

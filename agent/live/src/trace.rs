@@ -66,19 +66,9 @@ pub enum TraceLine {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttendedLine {
-    /// A connection.
-    Event(Box<TraceEvent>),
-    /// That many connections are missing here.
-    Lost(u64),
     /// The trace runs. The number of these lines before.
     Alive(u64),
-}
-
-impl From<TraceLine> for AttendedLine {
-    fn from(line: TraceLine) -> Self {
-        match line {
-            TraceLine::Event(event) => Self::Event(event),
-            TraceLine::Lost(count) => Self::Lost(count),
-        }
-    }
+    /// A line of the trace.
+    #[serde(untagged)]
+    Line(TraceLine),
 }

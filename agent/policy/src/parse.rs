@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use self::{
     reader::{Reader, Settings},
     values::{
-        before_sidecar, boolean, id, interface, loopback, mode, port, port_or_zero, tproxy_mark,
-        tproxy_table,
+        before_sidecar, boolean, interface, loopback, mode, owner, plain_port, port_or_zero,
+        tproxy_mark, tproxy_table,
     },
 };
 use crate::{
@@ -47,7 +47,7 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let default = Policy::default();
     // istio-iptables takes an empty list for none.
     let owners = |owners: Option<Vec<u32>>| owners.filter(|owners| !owners.is_empty());
-    let proxy_uids = owners(read.list(Input::ProxyUid, id)).unwrap_or(default.proxy_uids);
+    let proxy_uids = owners(read.list(Input::ProxyUid, owner)).unwrap_or(default.proxy_uids);
     let mode = read
         .one(Input::InterceptionMode, mode)
         .unwrap_or(default.mode);
@@ -55,16 +55,16 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let most_excluded = (mode == Mode::Tproxy).then_some(MAX_PORTS_IN_RANGES);
     let dialect = read.one(Input::Dialect, str::parse).unwrap_or_default();
     let outbound_port = read
-        .one(Input::EnvoyPort, port)
+        .one(Input::EnvoyPort, plain_port)
         .unwrap_or(default.outbound_port);
     let inbound = inbound(&mut read, dialect, most_excluded);
     let included_groups = match read.inputs.get(Input::OwnerGroups) {
         Some(groups) if groups.value.trim() == "*" => None,
-        _ => read.list(Input::OwnerGroups, id),
+        _ => read.list(Input::OwnerGroups, owner),
     };
     // istio-iptables looks at the other list only if this one is "*" (`ParseInterceptFilter`).
     let excluded_groups = match &included_groups {
-        None => read.list(Input::OwnerGroupsExclude, id),
+        None => read.list(Input::OwnerGroupsExclude, owner),
         Some(_) => None,
     };
     let captures_all = matches!(inbound, InboundPorts::AllExcept(_));
@@ -74,12 +74,12 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         inbound_port: dialect.inbound_port(
             outbound_port,
             captures_all,
-            read.one(Input::InboundCapturePort, port),
+            read.one(Input::InboundCapturePort, plain_port),
         ),
         tunnel_port: read
-            .one(Input::InboundTunnelPort, port)
+            .one(Input::InboundTunnelPort, plain_port)
             .unwrap_or(default.tunnel_port),
-        proxy_gids: owners(read.list(Input::ProxyGid, id)).unwrap_or_else(|| proxy_uids.clone()),
+        proxy_gids: owners(read.list(Input::ProxyGid, owner)).unwrap_or_else(|| proxy_uids.clone()),
         proxy_uids,
         mode,
         tproxy_mark: read
@@ -148,7 +148,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect, most_excluded: Option<usize>
         return InboundPorts::AllExcept(except);
     }
     // Only where the injector's arguments have no list, which has these.
-    let user = read.list(Input::ExcludeInboundPorts, port);
+    let user = read.list(Input::ExcludeInboundPorts, plain_port);
     let status = read.one(Input::StatusPort, port_or_zero);
     let status = status.unwrap_or(DEFAULT_STATUS_PORT);
     let mut seen = BTreeSet::new();

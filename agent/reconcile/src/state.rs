@@ -148,8 +148,10 @@ pub struct Record<N: Node> {
     pub(crate) search: ListenerSearch,
     /// How often its policy may change.
     pub(crate) changes: Allowance,
-    /// How often it may be said that its manifest cannot be followed.
-    pub(crate) rejections: Allowance,
+    /// How often it may be said why its manifest is not followed.
+    rejections: Allowance,
+    /// What was said of that last.
+    pub(crate) said: Option<String>,
     /// The servers of its resolv.conf, once they were read.
     pub(crate) dns_servers: Option<Vec<IpAddr>>,
     /// What was read last, with the present settings of the mesh.
@@ -192,9 +194,19 @@ impl<N: Node> Record<N> {
             search: ListenerSearch::new(now),
             changes: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
             rejections: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
+            said: None,
             dns_servers: None,
             read: None,
         }
+    }
+
+    /// Whether people are to hear why its manifest is not followed: if that is new, and they have not heard too much.
+    pub(crate) fn is_to_be_said(&mut self, reason: &str, now: Instant) -> bool {
+        let is_new = self.said.as_deref() != Some(reason) && self.rejections.take(now).is_ok();
+        if is_new {
+            self.said = Some(reason.to_owned());
+        }
+        is_new
     }
 
     /// The pod is to be enrolled. A pod that was to be enrolled before, or is enrolled, has not begun to

@@ -1,10 +1,18 @@
 //! `sidetrack trace`: connections as they are decided.
 
-use std::{io::Read as _, ops::ControlFlow, process::ExitCode, thread, time::Duration};
+use std::{
+    cell::Cell,
+    io::Read as _,
+    ops::ControlFlow,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use sidetrack_live::trace::{AttendedLine, Columns, Flags, Summary, missing, name};
+use sidetrack_policy::text::escaped;
 
 use super::{
     Format, Places, output,
@@ -17,7 +25,7 @@ use crate::{
     api::{PodStatus, TraceLine},
     client::Client,
 };
-use sidetrack_base::runtime::until_signal;
+use sidetrack_base::runtime::{sleep_for, until_signal};
 
 /// How often a trace that is attended says that it runs.
 const BEAT: Duration = Duration::from_secs(1);
@@ -116,17 +124,19 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         (false, true) => output::print(header),
         (false, false) => Ok(()),
     };
+    let written = Cell::new(Instant::now());
     let lines = client.lines(&path, heading, |line: TraceLine| {
         match &line {
             TraceLine::Event(event) => shown.add(event),
             TraceLine::Lost(count) => shown.add_lost(*count),
         }
         match line {
-            line if options.attended => output::print_one(Format::Json, &AttendedLine::from(line))?,
+            line if options.attended => output::print_one(Format::Json, &AttendedLine::Line(line))?,
             TraceLine::Event(event) if is_table => output::print(columns.line(&event))?,
             TraceLine::Lost(count) if is_table => output::print(missing(count))?,
             line => output::print_one(options.output, &line)?,
         }
+        written.set(Instant::now());
         let is_last = options.flags.count.is_some_and(|most| shown.events >= most);
         Ok(if is_last || output::is_closed() {
             ControlFlow::Break(())
@@ -134,29 +144,18 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             ControlFlow::Continue(())
         })
     });
-    let over = async {
-        match options.flags.duration {
-            Some(duration) => tokio::time::sleep(duration).await,
-            None => std::future::pending().await,
-        }
-    };
-    let input = async {
-        match options.attended || options.end_with_input {
-            true => until_input().await,
-            false => std::future::pending().await,
-        }
-    };
-    let beats = beat(&client, options.attended);
+    let over = sleep_for(options.flags.duration);
+    let beats = beat(&client, &written, options.attended);
     let result = tokio::select! {
         result = lines => result,
         signal = until_signal() => Ok(signal?),
         () = over => Ok(()),
-        () = input => Ok(()),
+        () = until_input(), if options.attended || options.end_with_input => Ok(()),
         result = beats => result,
     };
     // On stderr, so that the output stays a list of connections. Who attends counts the lines that arrive.
     if !options.attended && (result.is_ok() || shown.events > 0) {
-        output::remark(shown.text());
+        output::remark(escaped(&shown.text()));
     }
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -167,11 +166,16 @@ fn alive(number: u64) -> Result<()> {
 
 /// Looks again and again whether the agent still answers, and says so to who attends. One that hangs sends nothing, as one
 /// without connections.
-async fn beat(client: &Client, attended: bool) -> Result<()> {
+async fn beat(client: &Client, written: &Cell<Instant>, attended: bool) -> Result<()> {
     for number in 1.. {
         tokio::time::sleep(BEAT).await;
-        // Whether it is well is not the question.
-        client.text(LIVE).await?;
+        let asked = Instant::now();
+        // Whether it is well is not the question. A line since then is an answer: while a reader of this pauses, what the
+        // agent says is not looked at.
+        match client.text(LIVE).await {
+            Err(silent) if written.get() < asked => return Err(silent),
+            _ => {}
+        }
         if attended {
             alive(number)?;
         }

@@ -26,7 +26,7 @@ fn units_and_plain_seconds() {
         "soon",
         "10 parsecs",
         "s",
-        "366d",
+        "367d",
         "18446744073709551615",
     ] {
         assert!(duration(text).is_err(), "{text:?}");

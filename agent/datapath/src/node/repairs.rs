@@ -125,7 +125,9 @@ fn look_at_all(
         .collect();
     findings.links.extend(datapath.callback_losses(&uids));
     findings.links.extend(datapath.dns_losses());
+    findings.not_asked = pods.iter().map(|pod| pod.cookie).collect();
     in_turns(pods, &mut node.last_ingress, |pod| {
+        findings.not_asked.remove(&pod.cookie);
         for program in IngressProgram::ALL {
             let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
             let losses = pod.link.ingress(program).losses().into_iter();

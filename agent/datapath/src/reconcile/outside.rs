@@ -17,7 +17,7 @@ use sidetrack_common::{
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::Core;
 use tokio::{
-    task::JoinHandle,
+    sync::oneshot,
     time::{Instant, sleep_until},
 };
 use tracing::error;
@@ -43,7 +43,7 @@ const PROCESSOR_PARTS: u32 = 250;
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     next: Option<Instant>,
-    look: Option<JoinHandle<OutsideProcesses>>,
+    look: Option<oneshot::Receiver<OutsideProcesses>>,
     /// What the last look has found.
     last: Seen,
     problems: BTreeMap<PodRef, String>,

@@ -49,7 +49,9 @@ fn a_running_pod_counts_before_a_newer_one_that_cannot_be_asked() {
 #[test]
 fn an_agent_that_is_not_scheduled_is_that_of_the_node_it_is_meant_for() {
     let mut pending = pod("new", NEW, json!({}));
-    pending["status"] = json!({"phase": "Pending"});
+    pending["status"] = json!({"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"},
+    ]});
     let mut spec = pending["spec"].take();
     spec["nodeName"] = Value::Null;
     pending["spec"] = spec.clone();
@@ -63,7 +65,9 @@ fn an_agent_that_is_not_scheduled_is_that_of_the_node_it_is_meant_for() {
     let agents = by_node(&pods(&[pending]));
     assert_eq!(
         agents["node-3"].down.as_deref(),
-        Some("the agent's pod is Pending")
+        Some(
+            "the agent's pod is Pending (0/3 nodes are available): kubectl describe pod -n sidetrack-system new shows more"
+        )
     );
 }
 

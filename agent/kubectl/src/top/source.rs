@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result, bail};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use sidetrack_live::{
-    TraceLine,
     top::{Outlet, PodKey, Source, TopReport, Traced, Update},
     trace::AttendedLine,
 };
@@ -176,8 +175,7 @@ impl Source for Nodes {
             match serde_json::from_str(line).context("its answer is not understood")? {
                 AttendedLine::Alive(0) => outlet.began(),
                 AttendedLine::Alive(_) => {}
-                AttendedLine::Event(event) => outlet.line(TraceLine::Event(event)),
-                AttendedLine::Lost(count) => outlet.line(TraceLine::Lost(count)),
+                AttendedLine::Line(line) => outlet.line(line),
             }
             Ok(())
         });

@@ -113,14 +113,7 @@ impl Traced {
         let item = match line {
             AttendedLine::Alive(0) => Item::Began { node },
             AttendedLine::Alive(_) => return Ok(()),
-            AttendedLine::Event(event) => Item::Line {
-                node,
-                line: TraceLine::Event(event),
-            },
-            AttendedLine::Lost(count) => Item::Line {
-                node,
-                line: TraceLine::Lost(count),
-            },
+            AttendedLine::Line(line) => Item::Line { node, line },
         };
         self.out.send(item).await.context("no task reads")
     }

@@ -90,7 +90,7 @@ impl Show {
                 let silent = self.nodes.values().filter(|it| !it.runs);
                 let silent = silent.filter(|it| it.silent.is_some()).count();
                 if is_news && silent <= SHOWN {
-                    output::remark(format!("node {node}: {why}"));
+                    output::remark(escaped(&format!("node {node}: {why}")));
                 } else if is_news && silent == SHOWN + 1 {
                     output::remark("more nodes do not answer; they are counted in the end");
                 }
@@ -167,11 +167,12 @@ impl Show {
             true => String::new(),
             false => format!("; connections are missing of {}", silent.join(", ")),
         };
-        output::remark(format!(
+        let summary = format!(
             "{complete} of {}: {}{unknown}",
             counted(self.nodes.len() as u64, "node"),
             self.summary.text()
-        ));
+        );
+        output::remark(escaped(&summary));
         exit_code(is_complete)
     }
 }

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use sidetrack_common::policy::OWNER_ENTRIES;
 
-use super::values::{cidr, port, port_range};
+use super::values::{cidr, plain_port, port_range};
 use crate::{
     error::PolicyError,
     exclusions::{OwnerExclusion, Span, spans},
@@ -148,7 +148,7 @@ impl Reader<'_> {
     /// A list of ports, which in arguments may have ranges. Where each of their ports takes a row there may be so many.
     pub(super) fn ports(&mut self, input: Input, most: Option<usize>) -> Option<Vec<Span>> {
         if !self.inputs.is_of_tool(input) {
-            return self.list(input, port).map(spans);
+            return self.list(input, plain_port).map(spans);
         }
         let ports = self.list(input, |text| port_range(text).map(PortRange))?;
         let ports: Vec<Span> = ports.into_iter().map(|PortRange(ports)| ports).collect();

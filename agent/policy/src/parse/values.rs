@@ -21,14 +21,38 @@ pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A number as all readers understand it: for iptables one that begins with 0 is octal.
-fn number<T: FromStr>(text: &str) -> Option<T> {
-    let is_plain = text == "0" || !text.starts_with(['0', '+']);
-    text.parse().ok().filter(|_| is_plain)
+/// Whether all readers understand a number alike: for iptables one that begins with 0 is octal.
+fn is_plain(number: &str) -> bool {
+    number == "0" || !number.starts_with(['0', '+'])
+}
+
+/// A number for iptables.
+fn plain<T>(text: &str, read: fn(&str) -> Result<T, String>) -> Result<T, String> {
+    match is_plain(text) {
+        true => read(text),
+        false => Err(format!(
+            "{:?} begins with {:?}; write the number alone",
+            shortened(text),
+            &text[..1]
+        )),
+    }
+}
+
+/// A port for iptables.
+pub(super) fn plain_port(text: &str) -> Result<u16, String> {
+    plain(text, port)
+}
+
+/// A user or group for iptables, which looks names up in the image of istio-init. One is the same in all.
+pub(super) fn owner(text: &str) -> Result<u32, String> {
+    match text {
+        "root" => Ok(0),
+        text => plain(text, id),
+    }
 }
 
 pub(crate) fn port(text: &str) -> Result<u16, String> {
-    match number(text).ok_or(()) {
+    match text.parse() {
         Ok(0) | Err(_) => Err(format!(
             "{:?} is not a port; write a number from 1 to 65535",
             shortened(text)
@@ -41,11 +65,12 @@ pub(crate) fn port(text: &str) -> Result<u16, String> {
 pub(crate) fn port_range(text: &str) -> Result<Span, String> {
     let bound = |text: &str, open: u16| match text {
         "" => Some(open),
-        text => number(text),
+        text => text.parse().ok().filter(|_| is_plain(text)),
     };
     let (first, last) = match text.split_once(':') {
         Some((first, last)) => (bound(first, 0), bound(last, u16::MAX)),
-        None => (number(text), number(text)),
+        None if text.is_empty() => (None, None),
+        None => (bound(text, 0), bound(text, 0)),
     };
     match (first, last) {
         (Some(first), Some(last)) if first <= last => Ok(Span {
@@ -76,11 +101,7 @@ pub(crate) fn port_or_zero(text: &str) -> Result<u16, String> {
 }
 
 pub(crate) fn id(text: &str) -> Result<u32, String> {
-    // iptables looks names up in the image of istio-init. This one is the same in all.
-    if text == "root" {
-        return Ok(0);
-    }
-    match number(text).ok_or(()) {
+    match text.parse() {
         Ok(u32::MAX) | Err(_) => Err(format!(
             "{:?} is not a numeric user or group id; write a number such as 1337",
             shortened(text)
@@ -140,8 +161,9 @@ pub(crate) fn cidr(text: &str) -> Result<IpNet, String> {
     }
     // Not as ipnet reads it: to others a part that begins with 0 is octal, or an error.
     let net = text.split_once('/').and_then(|(addr, length)| {
-        let (addr, length) = (IpAddr::from_str(addr).ok()?, number(length)?);
-        IpNet::new(addr, length).ok()
+        let is_plain = is_plain(length);
+        let net = IpNet::new(IpAddr::from_str(addr).ok()?, length.parse().ok()?);
+        net.ok().filter(|_| is_plain)
     });
     let net = net.ok_or_else(|| {
         format!(

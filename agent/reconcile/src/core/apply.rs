@@ -264,6 +264,7 @@ impl<N: Node> Core<N> {
         }
         if let Some(record) = self.pods.get_mut(name) {
             record.desired = Desired::Skip;
+            record.said = None;
             record.wanted_since = None;
             record.state = State::Skipped(reason);
             record.next_try = now;
@@ -283,9 +284,7 @@ impl<N: Node> Core<N> {
             ""
         };
         record.desired = Desired::Keep(Some(reason.clone()));
-        // Its author may write new mistakes at any rate.
-        let now = self.node.now();
-        let is_new = record.reason() != Some(&*reason) && record.rejections.take(now).is_ok();
+        let is_new = record.is_to_be_said(&reason, self.node.now());
         if is_new {
             error!(pod = %name, origin = record.origin, "{reason}{kept}");
         }

@@ -40,11 +40,10 @@ impl<N: Node> Core<N> {
                         .await;
                     Ok(())
                 }
-                // It has been opted out and in too often.
-                Action::Enroll if self.is_too_soon(name) => {
-                    waits = true;
-                    Ok(())
-                }
+                Action::Enroll if self.is_too_soon(name) => Err(NodeError::NotYet(
+                    "it was opted out and in too often; it is enrolled within a second".to_owned(),
+                )
+                .into()),
                 Action::Enroll => self.enroll(name, &goal, &found, processes).await,
                 Action::ChangePolicy if self.is_too_soon(name) => {
                     // The policy that it has stays until then. What is wanted at that time is written.
@@ -245,10 +244,14 @@ impl<N: Node> Core<N> {
     /// Notes what became of an attempt.
     fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
         let has_earlier = self.earlier_of(name).is_some();
+        let now = self.node.now();
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
         let Err(problem) = result else {
+            if matches!(record.desired, Desired::Enroll(_)) {
+                record.said = None;
+            }
             if let State::Enrolled(_, remark) = &mut record.state {
                 match &record.desired {
                     Desired::Enroll(_) => *remark = None,
@@ -260,7 +263,10 @@ impl<N: Node> Core<N> {
         };
         let reason = problem.to_string();
         let waiting = problem.is_waiting();
-        let is_new = record.reason() != Some(&*reason);
+        let is_new = match waiting {
+            true => record.reason() != Some(&*reason),
+            false => record.is_to_be_said(&reason, now),
+        };
         let active = record.enrollment().map(|it| &it.policy);
         // The policy is the wanted one: no Event.
         let is_refresh = active

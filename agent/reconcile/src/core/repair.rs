@@ -43,10 +43,11 @@ impl<N: Node> Core<N> {
         let earlier = self.held.earlier().map(|it| it.cookie);
         let removals = self.held.removals().map(|(cookie, _)| cookie);
         let known = earlier.chain(removals).collect();
+        let not_asked = std::mem::take(&mut findings.not_asked);
         let repairs = decide(findings, &enrolled, &known);
         let damaged = repairs.iter().map(Repair::part).collect();
         if scope == Scope::All {
-            self.repairs.backoff.retain(&damaged);
+            self.repairs.backoff.retain(&damaged, &not_asked);
         }
         let mut is_moved = false;
         for repair in repairs {

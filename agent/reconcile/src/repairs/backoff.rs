@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Part;
+use sidetrack_common::ids::NetnsCookie;
+
+use super::{LinkId, Part};
 
 /// The first pause after a failure: the next look.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -34,9 +36,15 @@ impl Backoff {
         self.failures.is_empty()
     }
 
-    /// Forgets what is whole, or is to be repaired no more. Only a look at everything says that of a part.
-    pub fn retain(&mut self, damaged: &BTreeSet<Part>) {
-        self.failures.retain(|part, _| damaged.contains(part));
+    /// Forgets what is whole, or is to be repaired no more. Only a look at everything says that of a part, but for what
+    /// was `not_asked`.
+    pub fn retain(&mut self, damaged: &BTreeSet<Part>, not_asked: &BTreeSet<NetnsCookie>) {
+        let is_unknown = |part: &Part| match part {
+            Part::Link(LinkId::Ingress(cookie, ..)) => not_asked.contains(cookie),
+            _ => false,
+        };
+        self.failures
+            .retain(|part, _| damaged.contains(part) || is_unknown(part));
     }
 
     /// Whether a repair may be tried.

@@ -164,9 +164,9 @@ fn failures_are_forgotten_once_their_part_is_whole() {
     }
     let remaining = |backoff: &Backoff| backoff.problems(now).map(|it| it.0).collect::<Vec<_>>();
     assert_eq!(remaining(&backoff), [Part::Cgroup, link]);
-    backoff.retain(&BTreeSet::from([link]));
+    backoff.retain(&BTreeSet::from([link]), &BTreeSet::new());
     assert_eq!(remaining(&backoff), [link]);
-    backoff.retain(&BTreeSet::new());
+    backoff.retain(&BTreeSet::new(), &BTreeSet::new());
     assert!(backoff.is_empty());
 }
 

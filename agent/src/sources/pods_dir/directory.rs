@@ -270,8 +270,14 @@ impl Directory {
             .flat_map(|file| file.documents.clone())
             .collect();
         let named: BTreeSet<PodRef> = pods.iter().map(Document::name).collect();
-        let unread = vanished.into_iter().flat_map(|file| &file.documents);
-        pods.extend(unread.filter(|pod| !named.contains(&pod.name())).cloned());
+        let remains = |gone: &&Document| {
+            // Nor one whose network another pod has now.
+            let has_netns = |pod: &Document| pod.netns.is_ok() && pod.netns == gone.netns;
+            !named.contains(&gone.name()) && !pods.iter().any(has_netns)
+        };
+        let gone = vanished.into_iter().flat_map(|file| &file.documents);
+        let gone: Vec<Document> = gone.filter(remains).cloned().collect();
+        pods.extend(gone);
         Listing {
             pods,
             problems: files

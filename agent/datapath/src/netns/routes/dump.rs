@@ -116,17 +116,20 @@ impl Snapshot {
         let mut request = RuleMessage::default();
         request.header.family = family;
         let mut rules = 0;
-        dump(RouteNetlinkMessage::GetRule(request), until, |answer| {
+        let read = dump(RouteNetlinkMessage::GetRule(request), until, |answer| {
             self.take(answer, None);
             rules += 1;
             continue_while(rules < MAX_LISTED)
-        })
+        });
+        // The kernel has no IPv6, or no rules of it.
+        netlink::ignore_errnos(&[libc::EAFNOSUPPORT, libc::EOPNOTSUPP], read)
     }
 
     /// Adds what a message says. Routes of other tables than `table`, if one is given, are omitted.
     fn take(&mut self, answer: Answer, table: Option<u32>) {
+        let answer_is_v6 = answer.is_v6();
         let Some(message) = answer.message else {
-            self.rules.set_unclear(answer.is_v6());
+            self.rules.set_unclear(answer_is_v6);
             return;
         };
         match message {
@@ -144,7 +147,15 @@ impl Snapshot {
             RouteNetlinkMessage::NewRoute(message) => {
                 let route = flat_route(&message);
                 let wanted = |route: &FlatRoute| table.is_none_or(|table| route.table == table);
-                self.routes.extend(route.filter(wanted));
+                let Some(route) = route.filter(wanted) else {
+                    return;
+                };
+                // For some of the pod's packets only, which the programs do not tell apart.
+                if message.header.tos != 0 || message.header.source_prefix_length != 0 {
+                    self.rules.set_unclear(answer_is_v6);
+                } else {
+                    self.routes.push(route);
+                }
             }
             RouteNetlinkMessage::NewRule(rule) if !forward_routes::is_ours(&rule) => {
                 let lo = self.links.get(&LOOPBACK_IFINDEX).map(String::as_str);
@@ -196,10 +207,6 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
     };
     let flags = message.header.flags;
     if flags.contains(RouteFlags::Cloned) || flags.contains(RouteFlags::Dead) {
-        return None;
-    }
-    // For some of the pod's packets only: another one decides for the others.
-    if message.header.tos != 0 || message.header.source_prefix_length != 0 {
         return None;
     }
     let mut route = FlatRoute {

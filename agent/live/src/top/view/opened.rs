@@ -26,13 +26,13 @@ Keys
 
 Columns
   NODE        the pod's node, where all nodes are shown
-  SIDECAR     whether the sidecar listens on its ports: up, listens, down, hangs, only out, only in, no dns, not yet,
+  SIDECAR     its ports: up, listens, down, hangs, out, in (only one of them), no dns, not yet,
               unknown; of a pod that is not enrolled, its state
-  OUT/S       outbound connections a second that the sidecar gets
-  IN/S        inbound connections a second that the sidecar gets
+  OUT/S IN/S  connections a second that the sidecar gets
   WAITING     connections that wait for a sidecar that hangs
   UDP         UDP sockets that were connected; they are not intercepted
-  REFUSED     connections that were refused, or that the sidecar did not accept: since enrollment, and a second (/S)
+  REFUSED     connections that were refused, or that the sidecar did not accept,
+              since enrollment, and (/S) a second
   UNTOUCHED   connections past the sidecar, in the same way
   -           not known, or no second reading yet";
 

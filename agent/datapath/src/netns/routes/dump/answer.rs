@@ -114,8 +114,10 @@ fn needed(message_type: u16, payload: &[u8]) -> Vec<u8> {
         }
         let mut content = content.to_vec();
         if needed.names.contains(&kind) {
-            let name = content.iter_mut().filter(|byte| !byte.is_ascii());
-            name.for_each(|byte| *byte = b'?');
+            if str::from_utf8(&content).is_err() {
+                let name = content.strip_suffix(b"\0").unwrap_or(&content);
+                content = name.escape_ascii().to_string().into_bytes();
+            }
         } else if (message_type, kind) == (libc::RTM_NEWLINK, libc::IFLA_LINKINFO) {
             // Of its kind, not what that kind is made of.
             let mut inner = Vec::new();

@@ -33,7 +33,7 @@ fn names_of_any_bytes_do_not_hide_an_interface() {
     assert_eq!(
         link.attributes,
         [
-            LinkAttribute::IfName("et?0".to_owned()),
+            LinkAttribute::IfName("et\\xff0".to_owned()),
             LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vrf)]),
         ]
     );
