@@ -1,7 +1,8 @@
 //! What the command line says while the agent does not answer, or may not be asked.
 
 use std::{
-    process::Command,
+    io::Read as _,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -67,6 +68,34 @@ fn a_stopped_agent_does_not_hold_commands_up() -> Result<()> {
     ensure!(
         removed.contains("last-policies.json") && removed.contains("test/app"),
         "{removed}"
+    );
+    Ok(())
+}
+
+kernel_test!(a_trace_ends_when_its_agent_hangs);
+fn a_trace_ends_when_its_agent_hangs() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let agent = Agent::start(lab.places())?;
+    let mut command = agent.places.command(&["trace", "--duration", "60s"])?;
+    let mut trace = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // The heading: it has begun.
+    trace
+        .stdout
+        .as_mut()
+        .context("its output")?
+        .read_exact(&mut [0; 4])?;
+    let pid = Pid::from_raw(agent.pid() as i32);
+    kill(pid, Signal::SIGSTOP)?;
+    let ended = trace.wait_with_output();
+    kill(pid, Signal::SIGCONT)?;
+    let ended = ended?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(
+        ended.status.code() == Some(1) && said.contains("does not answer within"),
+        "{ended:?}"
     );
     Ok(())
 }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use ipnet::IpNet;
+use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
-    AddressFamily,
+    AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
     route::{
         RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHop, RouteNextHopFlags,
@@ -406,4 +407,28 @@ fn policy(dual_stack: bool) -> Policy {
         dual_stack,
         ..Policy::default()
     }
+}
+
+#[test]
+fn a_route_for_some_packets_makes_its_family_reachable() {
+    let read = |change: fn(&mut RouteMessage)| {
+        let mut route = RouteMessage::default();
+        route.header.address_family = AddressFamily::Inet;
+        route.header.kind = RouteType::Local;
+        route.header.table = TABLE_LOCAL as u8;
+        change(&mut route);
+        let route = RouteNetlinkMessage::NewRoute(route);
+        let payload = NetlinkPayload::InnerMessage(route);
+        let mut message = NetlinkMessage::new(NetlinkHeader::default(), payload);
+        message.finalize();
+        let mut datagram = vec![0; message.buffer_len()];
+        message.serialize(&mut datagram);
+        Snapshot::of_answer(&datagram).expect("an answer")
+    };
+    let everything = |snapshot: &Snapshot| row(snapshot, "0.0.0.0/0").expect("a row");
+    assert!(everything(&read(|_| {})).is_local());
+    // Its connections are captured, whichever of them the route is for.
+    assert!(everything(&read(|route| route.header.tos = 4)).is_unicast());
+    let of_source = |route: &mut RouteMessage| route.header.source_prefix_length = 8;
+    assert!(everything(&read(of_source)).is_unicast());
 }
