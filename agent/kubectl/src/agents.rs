@@ -29,24 +29,17 @@ pub struct Agent {
 /// The agents by node. A node may have two pods for a moment, when one replaces the other: a running one
 /// counts, of several the newest.
 pub fn by_node(pods: &[Pod]) -> BTreeMap<String, Agent> {
-    let mut agents: BTreeMap<String, (bool, &Pod, Agent)> = BTreeMap::new();
-    for pod in pods {
-        let Some(agent) = agent(pod) else {
-            continue;
-        };
-        let leaves = pod.metadata.deletion_timestamp.is_some();
-        let is_usable = agent.down.is_none() && !leaves;
-        let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();
-        let is_better = agents
-            .get(&agent.node)
-            .is_none_or(|(usable, other, _)| (is_usable, created(pod)) > (*usable, created(other)));
-        if is_better {
-            agents.insert(agent.node.clone(), (is_usable, pod, agent));
-        }
-    }
+    let ranked = pods.iter().filter_map(|pod| {
+        let agent = agent(pod)?;
+        let is_usable = agent.down.is_none() && pod.metadata.deletion_timestamp.is_none();
+        Some(((is_usable, pod.metadata.creation_timestamp.clone()), agent))
+    });
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by(|(one, _), (other, _)| one.cmp(other));
+    // The last of a node counts.
+    let agents = ranked.into_iter();
     agents
-        .into_iter()
-        .map(|(node, (_, _, agent))| (node, agent))
+        .map(|(_, agent)| (agent.node.clone(), agent))
         .collect()
 }
 

@@ -20,7 +20,7 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
     facts::PodFacts,
     mesh::Mesh,
-    select::{NamespaceLabels, Wanted, wanted_in},
+    select::{NamespaceLabels, wanted_in},
     text::counted,
 };
 
@@ -301,15 +301,9 @@ fn pod(
         return None;
     }
     let mesh = Mesh::new(enroll_of(agents, pod.spec.node_name.as_deref()));
-    let of_namespace = NamespaceLabels {
-        interception: label.map(String::as_str),
-        ..NamespaceLabels::default()
-    };
-    let (then, reason) = match wanted_in(pod, of_namespace, handler_of(pod, handlers), &mesh) {
-        Wanted::Enrolled(_) => ("enrolled", None),
-        Wanted::Skipped(reason) => ("skipped", Some(reason.to_string())),
-        Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),
-    };
+    let of_namespace = NamespaceLabels::interception(label.map(String::as_str));
+    let wanted = wanted_in(pod, of_namespace, handler_of(pod, handlers), &mesh);
+    let (then, reason) = wanted.named();
     let image = |container: Option<&sidetrack_policy::facts::ContainerFacts>| {
         container.and_then(|container| container.image.clone())
     };

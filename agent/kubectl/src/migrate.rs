@@ -11,7 +11,7 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
     facts::PodFacts,
     migration::{Migration, Programmer},
-    select::{Enroll, LABEL, NamespaceLabels, Wanted},
+    select::{Enroll, LABEL, NamespaceLabels},
 };
 
 use crate::{
@@ -95,16 +95,9 @@ fn row(
     let node = pod.spec.node_name.clone();
     let kernel = node.as_ref().and_then(|node| kernels.get(node));
     let mesh = mesh_on(kernel.copied(), Enroll::Labeled);
-    let labels = NamespaceLabels {
-        interception: Some("enabled"),
-        ..NamespaceLabels::default()
-    };
+    let labels = NamespaceLabels::interception(Some("enabled"));
     let migration = Migration::of(pod, labels, handler_of(pod, handlers), &mesh);
-    let (then, reason) = match &migration.then {
-        Wanted::Enrolled(_) => ("enrolled", None),
-        Wanted::Skipped(reason) => ("skipped", Some(reason.to_string())),
-        Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),
-    };
+    let (then, reason) = migration.then.named();
     Row {
         name: pod.meta.name.clone().unwrap_or_default(),
         node,

@@ -210,13 +210,33 @@ pub struct NamespaceLabels<'a> {
     pub dataplane_mode: Option<&'a str>,
 }
 
+impl<'a> NamespaceLabels<'a> {
+    /// With a value of [`LABEL`], and no other label.
+    #[must_use]
+    pub const fn interception(value: Option<&'a str>) -> Self {
+        Self {
+            interception: value,
+            dataplane_mode: None,
+        }
+    }
+}
+
+impl Wanted {
+    /// In a word, and why, unless it is to be enrolled.
+    #[must_use]
+    pub fn named(&self) -> (&'static str, Option<String>) {
+        match self {
+            Self::Enrolled(_) => ("enrolled", None),
+            Self::Skipped(reason) => ("skipped", Some(reason.to_string())),
+            Self::Rejected(reason) => ("rejected", Some(reason.to_string())),
+        }
+    }
+}
+
 /// Selects a pod by its manifest and the value of label [`LABEL`] on its namespace.
 #[must_use]
 pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
-    let labels = NamespaceLabels {
-        interception: namespace_label,
-        ..NamespaceLabels::default()
-    };
+    let labels = NamespaceLabels::interception(namespace_label);
     wanted_in(pod, labels, None, mesh)
 }
 

@@ -74,7 +74,7 @@ fn a_stopped_agent_does_not_hold_commands_up() -> Result<()> {
 
 kernel_test!(a_trace_ends_when_its_agent_hangs);
 fn a_trace_ends_when_its_agent_hangs() -> Result<()> {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let agent = Agent::start(lab.places())?;
     let mut command = agent.places.command(&["trace", "--duration", "60s"])?;
     let mut trace = command

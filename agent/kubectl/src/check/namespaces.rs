@@ -54,10 +54,8 @@ pub fn rows(pods: &[PodFacts], on: &Surroundings<'_>, remarks: &mut Remarks) -> 
     let mut rejected = Vec::new();
     for pod in pods.iter().filter(|pod| !is_completed(pod)) {
         let namespace = pod.meta.namespace.clone().unwrap_or_default();
-        let labels = NamespaceLabels {
-            interception: on.labels.get(&namespace).map(String::as_str),
-            ..NamespaceLabels::default()
-        };
+        let label = on.labels.get(&namespace).map(String::as_str);
+        let labels = NamespaceLabels::interception(label);
         let row = rows
             .entry(namespace.clone())
             .or_insert_with(|| NamespaceRow {

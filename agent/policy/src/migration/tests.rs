@@ -5,10 +5,7 @@ use crate::{
     select::{Enroll, NamespaceLabels, Rejected, Wanted},
 };
 
-const LABELED: NamespaceLabels<'_> = NamespaceLabels {
-    interception: Some("enabled"),
-    dataplane_mode: None,
-};
+const LABELED: NamespaceLabels<'_> = NamespaceLabels::interception(Some("enabled"));
 
 const ARGUMENTS: &str = "istio-iptables, -p, '15001', -z, '15006', -u, '1337', -m, REDIRECT, -i, '*', -x, '', -b, '*', -d, '15090,15021,15020'";
 
