@@ -3,10 +3,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{files, runtime::start_blocking};
@@ -33,11 +34,16 @@ pub struct MeshSettings {
     /// Where the last text that could be used is kept, for an agent that starts with one that cannot.
     kept: Option<PathBuf>,
     /// A look at the file that has not ended: its disk may not answer.
-    reading: Option<oneshot::Receiver<Result<String, String>>>,
+    reading: Option<Reading>,
 }
+
+/// Since when, and where the answer comes.
+type Reading = (Instant, oneshot::Receiver<Result<String, String>>);
 
 /// How long a look at the file is waited for.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(100);
+/// A look that lasts longer is a problem.
+const LONG: Duration = Duration::from_secs(5);
 
 impl MeshSettings {
     /// From flags, of which `mesh` has all but the defaults; nothing is read yet.
@@ -120,6 +126,9 @@ impl MeshSettings {
     fn keep(&self, text: String) -> impl FnOnce() + Send + 'static {
         let kept = self.kept.clone();
         move || {
+            // One that hangs is not overtaken.
+            static KEEPING: Mutex<()> = Mutex::new(());
+            let _keeping = KEEPING.lock();
             if let Some(path) = kept
                 && let Err(error) = files::replace(&path, text.as_bytes(), 0o600)
             {
@@ -133,7 +142,8 @@ impl MeshSettings {
     pub async fn changed(&mut self) -> Option<Mesh> {
         let path = self.config.clone()?;
         let read = move || mesh::read(&path).map_err(|error| format!("{error:#}"));
-        let reading = self.reading.get_or_insert_with(|| start_blocking(read));
+        let start = || (Instant::now(), start_blocking(read));
+        let (_, reading) = self.reading.get_or_insert_with(start);
         let now = timeout(WAIT_TIMEOUT, reading).await.ok()?;
         self.reading = None;
         let now = now.ok()?;
@@ -166,8 +176,19 @@ impl MeshSettings {
 
     /// What is wrong with the file now.
     #[must_use]
-    pub fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
+    pub fn problem(&self) -> Option<String> {
+        let reading = self.reading.as_ref();
+        let config = self.config.as_ref().zip(reading);
+        let hangs = config.filter(|(_, (since, _))| since.elapsed() > LONG);
+        hangs.map_or_else(
+            || self.problem.clone(),
+            |(path, _)| {
+                Some(format!(
+                    "{} cannot be read, since its file system does not answer; the previous defaults stay active",
+                    path.display()
+                ))
+            },
+        )
     }
 
     fn mesh(&self, file: Option<&str>) -> Result<Mesh> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use self::{
     reader::{Reader, Settings},
     values::{
-        before_sidecar, boolean, interface, loopback, mode, owner, plain_port, port_or_zero,
+        before_sidecar, boolean, interface, loopback, mode, owner, plain_port, plain_port_or_zero,
         tproxy_mark, tproxy_table,
     },
 };
@@ -149,7 +149,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect, most_excluded: Option<usize>
     }
     // Only where the injector's arguments have no list, which has these.
     let user = read.list(Input::ExcludeInboundPorts, plain_port);
-    let status = read.one(Input::StatusPort, port_or_zero);
+    let status = read.one(Input::StatusPort, plain_port_or_zero);
     let status = status.unwrap_or(DEFAULT_STATUS_PORT);
     let mut seen = BTreeSet::new();
     let ports = dialect.sidecar_ports().iter().copied();

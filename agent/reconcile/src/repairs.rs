@@ -146,7 +146,7 @@ pub struct Findings {
     pub earlier: Vec<EarlierFinding>,
     /// Handshake rows of connections that are gone.
     pub handshakes: Vec<StaleHandshake>,
-    /// Pods whose programs at interfaces were not looked at this time.
+    /// Pods of which not everything was looked at this time.
     pub not_asked: BTreeSet<NetnsCookie>,
     /// What could not be looked at, as sentences.
     pub problems: Vec<String>,

@@ -200,9 +200,14 @@ impl<N: Node> Record<N> {
         }
     }
 
+    /// Whether people have not heard too much of it.
+    pub(crate) fn may_say_more(&mut self, now: Instant) -> bool {
+        self.rejections.take(now).is_ok()
+    }
+
     /// Whether people are to hear why its manifest is not followed: if that is new, and they have not heard too much.
     pub(crate) fn is_to_be_said(&mut self, reason: &str, now: Instant) -> bool {
-        let is_new = self.said.as_deref() != Some(reason) && self.rejections.take(now).is_ok();
+        let is_new = self.said.as_deref() != Some(reason) && self.may_say_more(now);
         if is_new {
             self.said = Some(reason.to_owned());
         }

@@ -100,7 +100,7 @@ impl Follower {
     /// Publishes what is wrong with the sources and the settings.
     pub(super) fn publish_problems(&mut self) {
         let mut problems = self.source.problems();
-        problems.extend(self.settings.problem().map(str::to_owned));
+        problems.extend(self.settings.problem());
         problems.extend(self.plugin.problem().map(str::to_owned));
         if problems != self.problems {
             self.status.publish_source_problems(problems.clone());

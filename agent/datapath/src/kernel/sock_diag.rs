@@ -91,15 +91,10 @@ fn visit_family(
         socket_id,
     });
     let socket = netlink::open(NETLINK_SOCK_DIAG)?;
-    let listed = netlink::dump(&socket, request, until, |message| match message {
+    netlink::dump(&socket, request, until, |message| match message {
         SockDiagMessage::InetResponse(socket) => visit(*socket),
         _ => ControlFlow::Continue(()),
-    });
-    match sockets {
-        // The kernel lists no UDP sockets (CONFIG_INET_UDP_DIAG). Those that send have nothing of ours.
-        Sockets::Sending => netlink::ignore_errnos(&[libc::ENOENT], listed),
-        _ => listed,
-    }
+    })
 }
 
 /// A socket's cookie (`SO_COOKIE`). sock_diag returns it as two 32-bit numbers, the lower half first.

@@ -113,7 +113,18 @@ impl Departed {
         let in_use = match &namespace {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
             Some(_) if keys.is_empty() => BTreeSet::new(),
-            Some((namespace, _)) => targets_in_use(namespace, until)?,
+            Some((namespace, _)) => {
+                let with_udp = targets_in_use(namespace, until, &[Sockets::Open, Sockets::Sending]);
+                with_udp.or_else(|error| {
+                    match error.downcast_ref().map(io::Error::raw_os_error) {
+                        // The kernel lists no UDP sockets (CONFIG_INET_UDP_DIAG). The rows would stay for good.
+                        Some(Some(libc::ENOENT)) => {
+                            targets_in_use(namespace, until, &[Sockets::Open])
+                        }
+                        _ => Err(error),
+                    }
+                })?
+            }
             // It departed while another agent ran.
             None => BTreeSet::new(),
         };
@@ -152,12 +163,16 @@ fn set_pool_in_use(rows: u64, maps: &Maps) -> Result<()> {
 
 /// Targets that a socket of the namespace, which someone may ask for its destination, has at either end. As in a
 /// destination's key.
-pub(super) fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
+pub(super) fn targets_in_use(
+    netns: &Netns,
+    until: Instant,
+    kinds: &[Sockets],
+) -> Result<BTreeSet<[u32; 2]>> {
     let mut in_use = BTreeSet::new();
     netns
         .run(|| {
-            for sockets in [Sockets::Open, Sockets::Sending] {
-                sock_diag::visit(sockets, until, |socket| {
+            for sockets in kinds {
+                sock_diag::visit(*sockets, until, |socket| {
                     let id = &socket.header.socket_id;
                     if can_be_asked(&socket.header) {
                         let ends = [id.source_address, id.destination_address];

@@ -2,7 +2,7 @@
 //! [`sidetrack_reconcile::repairs`].
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     os::fd::AsFd as _,
     path::PathBuf,
     time::{Duration, Instant},
@@ -92,6 +92,8 @@ fn look_at_all(
         ),
     }
     let mut ends = passing_too_long(pods, maps, &mut node.last_passing);
+    let cookies = || pods.iter().map(|pod| pod.cookie);
+    findings.not_asked = cookies().filter(|it| !ends.contains_key(it)).collect();
     for pod in pods {
         let ends = ends.remove(&pod.cookie).unwrap_or(Ok(0));
         match ends.and_then(|ends| Ok(ends + differing(pod, maps)?)) {
@@ -125,9 +127,9 @@ fn look_at_all(
         .collect();
     findings.links.extend(datapath.callback_losses(&uids));
     findings.links.extend(datapath.dns_losses());
-    findings.not_asked = pods.iter().map(|pod| pod.cookie).collect();
+    let mut not_asked: BTreeSet<NetnsCookie> = cookies().collect();
     in_turns(pods, &mut node.last_ingress, |pod| {
-        findings.not_asked.remove(&pod.cookie);
+        not_asked.remove(&pod.cookie);
         for program in IngressProgram::ALL {
             let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
             let losses = pod.link.ingress(program).losses().into_iter();
@@ -135,6 +137,7 @@ fn look_at_all(
             findings.links.extend(losses);
         }
     });
+    findings.not_asked.extend(not_asked);
     findings
 }
 

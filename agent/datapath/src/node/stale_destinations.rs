@@ -23,7 +23,10 @@ use sidetrack_common::{
 };
 
 use super::destinations::targets_in_use;
-use crate::{kernel::maps::Maps, netns::Netns};
+use crate::{
+    kernel::{maps::Maps, sock_diag::Sockets},
+    netns::Netns,
+};
 
 /// After a change of addresses: a connect that had read the pod's routes before has added its row by then.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -201,7 +204,7 @@ impl Pod {
         let (mut stale, current): (Vec<&DestinationRow>, Vec<_>) = rows.iter().partition(is_stale);
         let of_address = stale.len();
         let in_use = if excess > 0 || stale.iter().any(is_retired) {
-            targets_in_use(&self.netns, until)?
+            targets_in_use(&self.netns, until, &[Sockets::Open, Sockets::Sending])?
         } else {
             BTreeSet::new()
         };

@@ -92,7 +92,7 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
         ipv4_only: !is_dual,
         inbound_port: settings.one(&inbound, values::port).unwrap_or_default(),
         outbound_port: settings.one(&outbound, values::port).unwrap_or_default(),
-        proxy_uids: settings.one(&user, values::id).into_iter().collect(),
+        proxy_uids: settings.one(&user, values::owner).into_iter().collect(),
         ..base
     };
     let exclusions = &mut policy.exclusions;
@@ -105,9 +105,8 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
     });
     exclusions.destinations = settings.list(Some(&ranges), ',', values::range);
     // They go to iptables as they are.
-    let ports = |text: &str| values::ports(text).or_else(|_| values::port_range(text));
-    exclusions.inbound_ports = settings.list(Some(&inbound_ports), ',', ports);
-    exclusions.outbound_ports = settings.list(Some(&outbound_ports), ',', ports);
+    exclusions.inbound_ports = settings.list(Some(&inbound_ports), ',', values::plain_ports);
+    exclusions.outbound_ports = settings.list(Some(&outbound_ports), ',', values::plain_ports);
     if config.dns_port != 0 || !config.dns_ip.is_empty() {
         policy.dns = DnsCapture::All;
         policy.dns_port = dns_port(&config, &field, settings);

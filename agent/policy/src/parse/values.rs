@@ -44,7 +44,7 @@ pub(super) fn plain_port(text: &str) -> Result<u16, String> {
 }
 
 /// A user or group for iptables, which looks names up in the image of istio-init. One is the same in all.
-pub(super) fn owner(text: &str) -> Result<u32, String> {
+pub(crate) fn owner(text: &str) -> Result<u32, String> {
     match text {
         "root" => Ok(0),
         text => plain(text, id),
@@ -84,6 +84,14 @@ pub(crate) fn port_range(text: &str) -> Result<Span, String> {
     }
 }
 
+/// One port or several, as [`Span`] or iptables reads them.
+pub(crate) fn plain_ports(text: &str) -> Result<Span, String> {
+    for bound in text.split(['-', ':']) {
+        plain(bound, |_| Ok(()))?;
+    }
+    ports(text).or_else(|_| port_range(text))
+}
+
 /// One port or several, as [`Span`] reads them.
 pub(crate) fn ports(text: &str) -> Result<Span, String> {
     let span: Span = text.parse()?;
@@ -94,6 +102,11 @@ pub(crate) fn ports(text: &str) -> Result<Span, String> {
             shortened(text)
         )
     })
+}
+
+/// The same for iptables.
+pub(super) fn plain_port_or_zero(text: &str) -> Result<u16, String> {
+    plain(text, port_or_zero)
 }
 
 pub(crate) fn port_or_zero(text: &str) -> Result<u16, String> {

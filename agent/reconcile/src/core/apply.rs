@@ -83,6 +83,7 @@ impl<N: Node> Core<N> {
             record.started_in = None;
             record.wanted_since = None;
             record.dns_servers = None;
+            record.said = None;
         }
         record.uid.clone_from(uid);
         record.is_terminating = document.pod.meta.is_deleted();
@@ -139,6 +140,10 @@ impl<N: Node> Core<N> {
         let before = same.map(|it| std::mem::replace(&mut it.policy, policy.clone()));
         let changes = is_enrolled && before.is_none();
         record.now_wanted(now);
+        // It was corrected: the same mistake is news again.
+        if matches!(record.desired, Desired::Keep(Some(_))) || was_outdated && !changes {
+            record.said = None;
+        }
         record.desired = Desired::Enroll(Box::new(goal));
         if was_outdated && !changes {
             let note = "its manifest can be followed again".to_owned();

@@ -41,7 +41,8 @@ impl<N: Node> Core<N> {
                     Ok(())
                 }
                 Action::Enroll if self.is_too_soon(name) => Err(NodeError::NotYet(
-                    "it was opted out and in too often; it is enrolled within a second".to_owned(),
+                    "its labels or its policy change too often; it is enrolled within a second"
+                        .to_owned(),
                 )
                 .into()),
                 Action::Enroll => self.enroll(name, &goal, &found, processes).await,
@@ -264,7 +265,7 @@ impl<N: Node> Core<N> {
         let reason = problem.to_string();
         let waiting = problem.is_waiting();
         let is_new = match waiting {
-            true => record.reason() != Some(&*reason),
+            true => record.reason() != Some(&*reason) && record.may_say_more(now),
             false => record.is_to_be_said(&reason, now),
         };
         let active = record.enrollment().map(|it| &it.policy);

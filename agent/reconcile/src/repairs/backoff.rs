@@ -40,7 +40,9 @@ impl Backoff {
     /// was `not_asked`.
     pub fn retain(&mut self, damaged: &BTreeSet<Part>, not_asked: &BTreeSet<NetnsCookie>) {
         let is_unknown = |part: &Part| match part {
-            Part::Link(LinkId::Ingress(cookie, ..)) => not_asked.contains(cookie),
+            Part::Rows(cookie) | Part::Link(LinkId::Ingress(cookie, ..)) => {
+                not_asked.contains(cookie)
+            }
             _ => false,
         };
         self.failures

@@ -271,6 +271,9 @@ fn events_report_what_happened() {
     for (variant, expected) in [
         (Variant::Bad, &[("PolicyRejected", true)][..]),
         (Variant::Plain, &[("PolicyAccepted", false)]),
+        // The same once more.
+        (Variant::Bad, &[("PolicyRejected", true)]),
+        (Variant::Plain, &[("PolicyAccepted", false)]),
         // Its rules stay as they are.
         (Variant::Misspelt, &[("UnknownAnnotation", true)]),
         (Variant::Plain, &[("PolicyAccepted", false)]),

@@ -27,7 +27,7 @@ use sidetrack_common::{
 use self::answer::Answer;
 use super::{
     AssignedAddress, MAX_ROUTES, Snapshot,
-    flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
+    flat_route::{FlatRoute, NO_INTERFACE, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
 };
 use crate::{
     kernel::netlink::{self, continue_while},
@@ -42,8 +42,6 @@ const MAX_LINK_BYTES: usize = 16 << 20;
 const MAX_MARKED: usize = 16;
 /// Hops of a multipath route that are looked at. One with more counts as captured.
 const MAX_HOPS: usize = 16;
-/// No interface has this number, so that no list names it.
-const NO_INTERFACE: u32 = 0;
 /// How long reading may take.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -153,6 +151,8 @@ impl Snapshot {
                 // For some of the pod's packets only, which the programs do not tell apart.
                 if message.header.tos != 0 || message.header.source_prefix_length != 0 {
                     self.rules.set_unclear(answer_is_v6);
+                    // Before others of this prefix: none of these may decide alone.
+                    self.routes.insert(0, route.anywhere());
                 } else {
                     self.routes.push(route);
                 }

@@ -23,3 +23,20 @@ pub(super) struct FlatRoute {
     pub gateway: Option<IpAddr>,
     pub preferred_source: Option<IpAddr>,
 }
+
+/// No interface has this number, so that no list names it.
+pub(super) const NO_INTERFACE: u32 = 0;
+
+impl FlatRoute {
+    /// A route of the same prefix that may lead anywhere.
+    pub(super) fn anywhere(self) -> Self {
+        Self {
+            kind: RouteKind::Unicast,
+            metric: 0,
+            ifindex: NO_INTERFACE,
+            other_hops: Vec::new(),
+            gateway: None,
+            ..self
+        }
+    }
+}

@@ -64,10 +64,11 @@ impl Snapshot {
                 let has_views = rules.views().len() > 1;
                 rules.selectors().filter(|_| has_views)
             });
+            let is_unclear = FAMILIES.map(|is_v6| self.rules.is_unclear(is_v6));
             return PodRoutes {
                 rows,
                 selectors,
-                note: None,
+                note: is_unclear.contains(&true).then(|| UNCLEAR.to_owned()),
             };
         }
         let own = self.own_routes();
@@ -170,6 +171,9 @@ impl Snapshot {
 /// Prefixes that are looked up for one pod, over all tables and views. Each takes up to 129 steps in each table, and a pod
 /// can have many that decide nothing.
 const MAX_LOOKS: usize = 4 * MAX_ROUTES;
+
+/// What to know of a pod whose routing is not followed.
+const UNCLEAR: &str = "it has routes or rules that choose by more than addresses, marks and users, so every destination that no route decides counts as reachable";
 
 /// IPv4 and IPv6.
 const FAMILIES: [bool; 2] = [false, true];
