@@ -379,6 +379,7 @@ fn the_interception_probes_pod_is_enrolled() {
     let defaults = json!({
         "includeOutboundIPRanges": "10.0.0.0/8", "excludeOutboundPorts": [80], "dialect": "1.1",
         "interceptionMode": "NONE", "outboundPort": 15101, "includeInboundPorts": "",
+        "outboundOwnerGroupsExclude": [65532], "excludeInterfaces": ["eth0"],
     });
     let values = json!({"interceptionProbe": {"enabled": true}, "defaults": defaults});
     let objects = helm(&values).expect("the chart");
@@ -403,6 +404,8 @@ fn the_interception_probes_pod_is_enrolled() {
     assert_eq!(policy.outbound, OutboundRanges::All);
     assert!(policy.excluded_outbound_ports.is_empty() && policy.excluded_ranges.is_empty());
     assert_eq!(policy.outbound_port, 15101);
+    assert!(policy.included_groups.is_none() && policy.excluded_groups.is_empty());
+    assert!(policy.excluded_interfaces.is_empty());
     let InboundPorts::AllExcept(excluded) = &policy.inbound else {
         panic!("{:?}", policy.inbound);
     };
@@ -425,7 +428,7 @@ fn the_interception_probes_pod_is_enrolled() {
     assert!(
         helm(&other)
             .expect_err("refused")
-            .contains("add auto or istio")
+            .contains("add istio, or write [auto] alone")
     );
 }
 
