@@ -150,6 +150,8 @@ pub struct Record<N: Node> {
     pub(crate) changes: Allowance,
     /// How often it may be said why its manifest is not followed.
     rejections: Allowance,
+    /// How often it may be said what it waits for.
+    pub(crate) waits: Allowance,
     /// What was said of that last.
     pub(crate) said: Option<String>,
     /// The servers of its resolv.conf, once they were read.
@@ -194,20 +196,16 @@ impl<N: Node> Record<N> {
             search: ListenerSearch::new(now),
             changes: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
             rejections: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
+            waits: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
             said: None,
             dns_servers: None,
             read: None,
         }
     }
 
-    /// Whether people have not heard too much of it.
-    pub(crate) fn may_say_more(&mut self, now: Instant) -> bool {
-        self.rejections.take(now).is_ok()
-    }
-
     /// Whether people are to hear why its manifest is not followed: if that is new, and they have not heard too much.
     pub(crate) fn is_to_be_said(&mut self, reason: &str, now: Instant) -> bool {
-        let is_new = self.said.as_deref() != Some(reason) && self.may_say_more(now);
+        let is_new = self.said.as_deref() != Some(reason) && self.rejections.take(now).is_ok();
         if is_new {
             self.said = Some(reason.to_owned());
         }

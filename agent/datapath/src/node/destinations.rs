@@ -113,18 +113,7 @@ impl Departed {
         let in_use = match &namespace {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
             Some(_) if keys.is_empty() => BTreeSet::new(),
-            Some((namespace, _)) => {
-                let with_udp = targets_in_use(namespace, until, &[Sockets::Open, Sockets::Sending]);
-                with_udp.or_else(|error| {
-                    match error.downcast_ref().map(io::Error::raw_os_error) {
-                        // The kernel lists no UDP sockets (CONFIG_INET_UDP_DIAG). The rows would stay for good.
-                        Some(Some(libc::ENOENT)) => {
-                            targets_in_use(namespace, until, &[Sockets::Open])
-                        }
-                        _ => Err(error),
-                    }
-                })?
-            }
+            Some((namespace, _)) => targets_in_use(namespace, until)?.targets,
             // It departed while another agent ran.
             None => BTreeSet::new(),
         };
@@ -161,13 +150,31 @@ fn set_pool_in_use(rows: u64, maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-/// Targets that a socket of the namespace, which someone may ask for its destination, has at either end. As in a
-/// destination's key.
-pub(super) fn targets_in_use(
-    netns: &Netns,
-    until: Instant,
-    kinds: &[Sockets],
-) -> Result<BTreeSet<[u32; 2]>> {
+/// What sockets have as destinations.
+pub(super) struct InUse {
+    /// Targets, as in a destination's key.
+    pub targets: BTreeSet<[u32; 2]>,
+    /// Whether those of UDP sockets are unknown: a kernel without CONFIG_INET_UDP_DIAG lists none.
+    pub without_udp: bool,
+}
+
+/// Targets that a socket of the namespace, which someone may ask for its destination, has at either end.
+pub(super) fn targets_in_use(netns: &Netns, until: Instant) -> Result<InUse> {
+    let listed = list_targets(netns, until, &[Sockets::Open, Sockets::Sending]);
+    let without_udp = listed.as_ref().is_err_and(|error| {
+        let errno = error.downcast_ref().and_then(io::Error::raw_os_error);
+        errno == Some(libc::ENOENT)
+    });
+    Ok(InUse {
+        targets: match without_udp {
+            true => list_targets(netns, until, &[Sockets::Open])?,
+            false => listed?,
+        },
+        without_udp,
+    })
+}
+
+fn list_targets(netns: &Netns, until: Instant, kinds: &[Sockets]) -> Result<BTreeSet<[u32; 2]>> {
     let mut in_use = BTreeSet::new();
     netns
         .run(|| {

@@ -9,7 +9,7 @@
 //! socket has its target.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,10 +23,7 @@ use sidetrack_common::{
 };
 
 use super::destinations::targets_in_use;
-use crate::{
-    kernel::{maps::Maps, sock_diag::Sockets},
-    netns::Netns,
-};
+use crate::{kernel::maps::Maps, netns::Netns};
 
 /// After a change of addresses: a connect that had read the pod's routes before has added its row by then.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -204,11 +201,17 @@ impl Pod {
         let (mut stale, current): (Vec<&DestinationRow>, Vec<_>) = rows.iter().partition(is_stale);
         let of_address = stale.len();
         let in_use = if excess > 0 || stale.iter().any(is_retired) {
-            targets_in_use(&self.netns, until, &[Sockets::Open, Sockets::Sending])?
+            Some(targets_in_use(&self.netns, until)?)
         } else {
-            BTreeSet::new()
+            None
         };
-        let is_idle = |row: &DestinationRow| !in_use.contains(&row.key.target_be);
+        let is_idle = |row: &DestinationRow| {
+            in_use.as_ref().is_none_or(|in_use| {
+                // Of UDP sockets only those of DNS capture have rows.
+                let may_be_udp = in_use.without_udp && row.destination.dialed_port == DNS_PORT;
+                !in_use.targets.contains(&row.key.target_be) && !may_be_udp
+            })
+        };
         // Those with a lost address go anyway.
         let excess = excess.saturating_sub(stale.iter().filter(|row| is_idle(row)).count());
         let (idle, stay) = choose_idle(current, excess, is_idle);

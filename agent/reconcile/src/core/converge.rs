@@ -265,7 +265,7 @@ impl<N: Node> Core<N> {
         let reason = problem.to_string();
         let waiting = problem.is_waiting();
         let is_new = match waiting {
-            true => record.reason() != Some(&*reason) && record.may_say_more(now),
+            true => record.reason() != Some(&*reason) && record.waits.take(now).is_ok(),
             false => record.is_to_be_said(&reason, now),
         };
         let active = record.enrollment().map(|it| &it.policy);

@@ -151,8 +151,14 @@ impl Snapshot {
                 // For some of the pod's packets only, which the programs do not tell apart.
                 if message.header.tos != 0 || message.header.source_prefix_length != 0 {
                     self.rules.set_unclear(answer_is_v6);
-                    // Before others of this prefix: none of these may decide alone.
-                    self.routes.insert(0, route.anywhere());
+                    let own = route.destination;
+                    let is_own = route.kind == RouteKind::Local
+                        && own.prefix_len() == own.max_prefix_len()
+                        && self.has_address(own.addr());
+                    if !is_own {
+                        // Before others of this prefix: none of these may decide alone.
+                        self.routes.insert(0, route.anywhere());
+                    }
                 } else {
                     self.routes.push(route);
                 }
