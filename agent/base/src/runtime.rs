@@ -90,9 +90,11 @@ pub fn start_blocking<T: Send + 'static>(
     };
     if start().is_err() {
         tokio::spawn(async move {
-            tokio::time::sleep(RETRY).await;
-            while start().is_err() {
+            loop {
                 tokio::time::sleep(RETRY).await;
+                if start().is_ok() {
+                    return;
+                }
             }
         });
     }

@@ -76,7 +76,6 @@ pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
 }
 
 fn cells((node, cost): (&String, &CostAnswer)) -> Vec<String> {
-    let none = || "-".to_owned();
     let agent = cost.agent.as_ref();
     let most = if cost.maps_exact { "" } else { "<= " };
     vec![
@@ -86,8 +85,7 @@ fn cells((node, cost): (&String, &CostAnswer)) -> Vec<String> {
             "{most}{}",
             bytes(cost.maps.iter().map(|map| map.bytes).sum())
         ),
-        agent.map_or_else(none, |agent| bytes(agent.resident_bytes)),
-        cost.processors
-            .map_or_else(none, |it| format!("{:.1} %", it * 100.0)),
+        output::or_dash(agent.map(|agent| bytes(agent.resident_bytes))),
+        output::or_dash(cost.processors.map(|it| format!("{:.1} %", it * 100.0))),
     ]
 }

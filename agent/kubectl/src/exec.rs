@@ -118,14 +118,11 @@ impl Running {
     ) -> Result<i32> {
         let (stdout, stderr) = (self.0.stdout(), self.0.stderr());
         let errors = async {
-            // A reader of errors that has gone away is no failure.
-            let mut rest = stderr;
-            let shown = match &mut rest {
-                Some(stderr) => copy(Some(&mut *stderr), errors).await,
-                None => Ok(()),
-            };
-            if let (Err(_), Some(stderr)) = (shown, &mut rest) {
-                let _ = tokio::io::copy(stderr, &mut tokio::io::sink()).await;
+            if let Some(mut stderr) = stderr
+                && copy(Some(&mut stderr), errors).await.is_err()
+            {
+                // A reader of errors that has gone away is no failure.
+                let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
             }
             Ok(())
         };

@@ -134,7 +134,6 @@ const COLUMNS: [&str; 9] = [
 fn row(connection: &Connection) -> [String; COLUMNS.len()] {
     const UNKNOWN: &str = "unknown";
     let text = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
-    let number = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());
     let direction = match (connection.direction, connection.end) {
         (Direction::Outbound, End::Accepted) => "outbound (accepted)",
         (Direction::Outbound, _) => "outbound",
@@ -166,10 +165,8 @@ fn row(connection: &Connection) -> [String; COLUMNS.len()] {
         destination,
         via,
         text(connection.uid.map(|uid| uid.to_string())),
-        number(connection.sent_bytes),
-        number(connection.received_bytes),
-        connection
-            .idle_ms
-            .map_or_else(|| "-".to_owned(), |idle| output::seconds(idle / 1000)),
+        output::or_dash(connection.sent_bytes),
+        output::or_dash(connection.received_bytes),
+        output::or_dash(connection.idle_ms.map(|idle| output::seconds(idle / 1000))),
     ]
 }

@@ -287,9 +287,8 @@ fn section(scope: Scope, rows: &[&Row], wide: bool) -> Table {
     let mut table = output::table([&["CONNECTIONS"], name, &[what]].concat());
     for row in rows {
         let more = if row.at_least { "+" } else { "" };
-        let count = row
-            .connections
-            .map_or_else(|| "-".to_owned(), |count| format!("{count}{more}"));
+        let count = row.connections.map(|count| format!("{count}{more}"));
+        let count = output::or_dash(count);
         let text = match (scope, row.name) {
             (Scope::Reason | Scope::Earlier | Scope::AnyLine, Some(name)) => {
                 format!("{name}: {}", row.rule)

@@ -179,9 +179,7 @@ fn what(last: &TraceEvent) -> String {
     let who = last.process.as_ref().map_or_else(
         || source.unwrap_or("a client").to_owned(),
         |process| {
-            let uid = process
-                .uid
-                .map_or_else(|| "-".to_owned(), |uid| uid.to_string());
+            let uid = output::or_dash(process.uid);
             format!("{}[{}], uid {uid}", process.name, process.pid)
         },
     );

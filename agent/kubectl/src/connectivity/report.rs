@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
+use sidetrack_base::runtime::exit_code;
 
 use super::cases;
 use crate::output;
@@ -59,9 +60,6 @@ impl ConnectivityReport {
 
     /// For scripts.
     pub fn exit_code(&self) -> ExitCode {
-        match self.failed {
-            0 => ExitCode::SUCCESS,
-            _ => ExitCode::FAILURE,
-        }
+        exit_code(self.failed == 0)
     }
 }

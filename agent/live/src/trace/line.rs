@@ -2,9 +2,8 @@
 
 use sidetrack_policy::text::LONGEST_NAME;
 
-use crate::output::or_dash;
-
 use super::TraceEvent;
+use crate::output::or_dash;
 
 /// Lines with the pod, in columns. What pods will come is not known: the pod's column grows with the longest name.
 #[derive(Clone, Copy, Debug)]

@@ -259,15 +259,17 @@ impl<N: Node> Core<N> {
         let uid = self.pods.get(name).and_then(|it| it.uid.clone());
         self.drop_earlier(|it| !it.is_of(name, uid.as_deref()))
             .await;
-        if self.pods.get(name).and_then(Record::enrollment).is_some() {
+        let was_enrolled = self.pods.get(name).and_then(Record::enrollment).is_some();
+        if was_enrolled {
             self.release(name, &reason).await;
             let note = format!("sidetrack leaves its connections alone now: {reason}");
             self.record_event(name, RELEASED, note);
-            if let Some(record) = self.pods.get_mut(name) {
-                let _ = record.changes.take(now);
-            }
         }
         if let Some(record) = self.pods.get_mut(name) {
+            if was_enrolled {
+                // An author may opt it out and in at any rate.
+                let _ = record.changes.take(now);
+            }
             record.desired = Desired::Skip;
             record.said = None;
             record.wanted_since = None;

@@ -117,7 +117,6 @@ pub(super) fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
     let cgroup: &[&str] = if wide { &["CGROUP"] } else { &[] };
     let header = [&["HOOK", "ATTACHED", "PROGRAM", "LINK"], cgroup].concat();
     let mut table = output::table(header);
-    let number = |id: Option<u64>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
     for hook in hooks {
         let attached = match (hook.attached, hook.pods) {
             (false, Some(pods)) => {
@@ -131,11 +130,11 @@ pub(super) fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
         let mut row = vec![
             hook.hook.to_owned(),
             attached,
-            number(hook.program_id.map(u64::from)),
-            number(hook.link_id.map(u64::from)),
+            output::or_dash(hook.program_id),
+            output::or_dash(hook.link_id),
         ];
         if wide {
-            row.push(number(hook.cgroup_id));
+            row.push(output::or_dash(hook.cgroup_id));
         }
         table.add_row(row);
     }
