@@ -3,6 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, nothing_remains},
+    injected::with_istio_init,
+    node::VIP,
     protocol::{APP, Dial, Listen, PROXY, ROOT},
 };
 use nix::sys::signal::Signal;
@@ -65,8 +67,9 @@ fn the_sidecar_reaches_the_app(fixture: &SharedFixture) -> Result<()> {
 }
 
 kernel_test!(only_the_sidecars_listener_accepts);
-/// One process listens on loopback only, which nothing outside reaches with iptables. It neither
-/// stands in for the sidecar nor accepts some of its connections, found before enrollment or after.
+/// Processes listen on loopback only, which nothing outside reaches with iptables, and on another address than the one
+/// that iptables would choose. They neither stand in for the sidecar nor accept some of its connections, found before
+/// enrollment or after.
 fn only_the_sidecars_listener_accepts() -> Result<()> {
     let fixture = PodFixture::new()?;
     let to = at(POD[0], 80);
@@ -76,6 +79,8 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     fixture.enroll(&[])?;
     let later = fixture.pod.actor()?;
     later.listen(&PROXY, at("127.0.0.2", 15006))?;
+    fixture.pod.ip("address add 192.0.2.9/32 dev lo")?;
+    later.listen(&APP, at("192.0.2.9", 15006))?;
     let outcome = inbound()?;
     ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
     let sidecar = fixture.pod.actor()?;
@@ -93,6 +98,72 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     sidecar.close(listener, 0)?;
     let outcome = inbound()?;
     ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
+    Ok(())
+}
+
+kernel_test!(only_loopback_takes_outbound_connections);
+/// iptables sends them to 127.0.0.1. Processes that listen at the outbound port of other addresses, of loopback or not,
+/// accept none, neither without the sidecar nor beside it.
+fn only_loopback_takes_outbound_connections() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let early = fixture.pod.actor()?;
+    early.listen(&APP, at("127.0.0.2", 15001))?;
+    fixture.enroll(&[])?;
+    let others = fixture.pod.actor()?;
+    for address in ["127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.6", POD[0]] {
+        others.listen(&APP, at(address, 15001))?;
+    }
+    let is_refused = |fixture: &PodFixture| -> Result<()> {
+        let outcome = fixture.dial(at(VIP, 80))?;
+        ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
+        Ok(())
+    };
+    is_refused(&fixture)?;
+    let sidecar = fixture.pod.actor()?;
+    let listener = sidecar.listen(&PROXY, at("127.0.0.1", 15001))?;
+    others.listen(&APP, at("127.0.0.7", 15001))?;
+    for _ in 0..20 {
+        ensure!(fixture.accepted_by()? == 15001);
+    }
+    // An agent that finds all of them running.
+    fixture.lab.remove_manifest("app")?;
+    nothing_remains(&fixture.agent.places)?;
+    fixture.agent.end(Signal::SIGTERM)?;
+    fixture.agent = Agent::start(&fixture.agent.places)?;
+    fixture.enroll(&[])?;
+    ensure!(fixture.accepted_by()? == 15001);
+    sidecar.close(listener, 0)?;
+    is_refused(&fixture)
+}
+
+kernel_test!(listeners_at_earlier_ports_are_forgotten);
+/// Sockets at the ports of a policy stay open while the pod's ports change.
+fn listeners_at_earlier_ports_are_forgotten() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let sidecar = fixture.pod.actor()?;
+    let ports = [15001, 15006, 16001, 16006];
+    for port in ports {
+        sidecar.listen(&PROXY, at("0.0.0.0", port))?;
+    }
+    let enroll = |arguments: &[&str]| {
+        let manifest = with_istio_init(&fixture.pod, arguments, &[]);
+        fixture.lab.enroll_manifest("app", &manifest)
+    };
+    let listeners = || -> Result<Vec<u16>> {
+        let keys = fixture.agent.places.maps()?.listeners.keys()?;
+        let mut ports: Vec<u16> = keys.iter().map(|key| key.port).collect();
+        ports.sort_unstable();
+        Ok(ports)
+    };
+    enroll(&[])?;
+    for (arguments, own) in [
+        (&["-p", "16001"][..], [15006, 16001]),
+        (&["-z", "16006"], [15001, 16006]),
+        (&[], [15001, 15006]),
+    ] {
+        enroll(arguments)?;
+        fixture.wait("its ports have listeners", || Ok(listeners()? == own))?;
+    }
     Ok(())
 }
 

@@ -313,26 +313,27 @@ impl InboundPacket<'_> {
     /// Assigns the connection to the first listener that takes it.
     #[inline(always)]
     fn assign(&self, port: u16) -> Result<(), ()> {
-        self.assign_to(self.family() as u16, port, LISTENER_SLOTS)
+        self.assign_to((port, 0), LISTENER_SLOTS, self.tuple.destination)
     }
 
     /// The same to the listeners on loopback, for connections of the pod's own.
     #[inline(always)]
     fn assign_on_loopback(&self, port: u16) -> Result<(), ()> {
-        self.assign_to(self.family() as u16 | ON_LOOPBACK, port, LOOPBACK_SLOTS)
+        let loopback = Addr::loopback_of(self.family());
+        self.assign_to((port, ON_LOOPBACK), LOOPBACK_SLOTS, loopback)
     }
 
     #[inline(always)]
-    fn assign_to(&self, family: u16, port: u16, slots: u32) -> Result<(), ()> {
+    fn assign_to(&self, (port, place): (u16, u16), slots: u32, to: Addr) -> Result<(), ()> {
         let mut failed = 1_u32;
         for slot in 0..slots {
             let key = ListenerKey {
                 netns: self.netns,
-                family,
+                family: self.family() as u16 | place,
                 port,
                 slot,
             };
-            if maps::assign_listener(self.lookup.inner.lookup, &key).is_ok() {
+            if maps::assign_listener(self.lookup.inner.lookup, &key, to).is_ok() {
                 failed = 0;
                 break;
             }

@@ -367,15 +367,26 @@ fn listening(ops: &SockOps<'_>) {
     };
     let port = ops.local_port();
     let local = ops.local();
+    // Where iptables sends connections to the outbound port: other addresses get none of them.
+    let is_on_loopback = local.is(Addr::loopback_of(local.family()));
+    let serves_all = local.is_unspecified();
     let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
     if port == policy.outbound_port {
+        if !(is_on_loopback || serves_all) {
+            return;
+        }
         mptcp = MPTCP_OUTBOUND;
-        listening_outbound(netns, local);
-        if local.is_loopback() {
-            place = ON_LOOPBACK;
+        place = [0, ON_LOOPBACK][usize::from(is_on_loopback)];
+        maps::set_sidecar(netns, LOOPBACK_OUTBOUND, is_on_loopback);
+        // Not by one on loopback: the validation container listens there as well. Whatever the policy is now: the leave is
+        // an earlier one's.
+        if serves_all {
+            maps::end_before_sidecar(netns);
         }
     } else if port == policy.inbound_port {
-        maps::set_sidecar(netns, LOOPBACK_INBOUND, local.is_loopback());
+        if is_on_loopback || serves_all {
+            maps::set_sidecar(netns, LOOPBACK_INBOUND, is_on_loopback);
+        }
         // Inbound connections never go to a listener on loopback; with iptables they cannot reach it.
         if local.is_loopback() {
             return;
@@ -384,7 +395,6 @@ fn listening(ops: &SockOps<'_>) {
         return;
     }
     // One on an address of its own serves the family of that address, one on all addresses both unless it is IPv6-only.
-    let serves_all = local.is_unspecified();
     let mut is_refused = false;
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
         is_refused = !add(ops, netns, Family::V6 as u16 | place, port);
@@ -394,17 +404,6 @@ fn listening(ops: &SockOps<'_>) {
     }
     maps::set_sidecar(netns, mptcp, is_refused);
     debug!(ops.inner, "listening netns={} port={}", netns, port);
-}
-
-/// A listener at the outbound capture port.
-#[inline(always)]
-fn listening_outbound(netns: u64, local: Addr) {
-    maps::set_sidecar(netns, LOOPBACK_OUTBOUND, local.is_loopback());
-    // Not by one on loopback: the validation container listens there as well. Whatever the policy is now: the leave is an
-    // earlier one's.
-    if !local.is_loopback() {
-        maps::end_before_sidecar(netns);
-    }
 }
 
 /// Stores the listener in the first free slot. Answers `false` if the map takes no socket of its kind: those of MPTCP.

@@ -5,7 +5,7 @@
 //! and runs beside the reconciler's loop, a few at a time and one per pod.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::ControlFlow,
     sync::{
         Arc,
@@ -84,7 +84,7 @@ impl Search {
         } else {
             (0, 0)
         };
-        if listening.address.is_loopback() {
+        if listening.is_on_loopback() {
             on_loopback
         } else if listening.is_mptcp {
             mptcp
@@ -161,8 +161,9 @@ impl Shared {
         }
         // No map can hold them.
         found.retain(|it| !it.is_mptcp);
-        let takes_connections =
-            |it: &&Listening| !it.address.is_loopback() || it.port == search.outbound_port;
+        let takes_connections = |it: &&Listening| {
+            !it.address.is_loopback() || it.is_on_loopback() && it.port == search.outbound_port
+        };
         for listening in found.iter().filter(takes_connections) {
             wanted.extend(self.missing(netns.cookie(), listening)?);
         }
@@ -228,7 +229,7 @@ impl Shared {
     }
 }
 
-/// Whether anybody listens on a port, other than on loopback.
+/// Whether anybody listens on a port of all addresses.
 pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
     Ok(served(netns, [port], Instant::now() + QUICK)?[0])
 }
@@ -237,7 +238,7 @@ pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
 pub fn served<const N: usize>(netns: &Netns, ports: [u16; N], until: Instant) -> Result<[bool; N]> {
     let mut found = [false; N];
     visit(netns, until, |listening| {
-        if !listening.address.is_loopback() {
+        if listening.address.is_unspecified() {
             for (port, found) in ports.iter().zip(&mut found) {
                 *found |= listening.port == *port;
             }
@@ -261,9 +262,17 @@ struct Listening {
 }
 
 impl Listening {
+    /// Whether it is where iptables sends connections to the outbound port, if it is not on all addresses.
+    const fn is_on_loopback(&self) -> bool {
+        match self.address {
+            IpAddr::V4(address) => address.to_bits() == Ipv4Addr::LOCALHOST.to_bits(),
+            IpAddr::V6(address) => address.to_bits() == Ipv6Addr::LOCALHOST.to_bits(),
+        }
+    }
+
     /// See [`ListenerKey::family`].
     const fn place(&self) -> u16 {
-        if self.address.is_loopback() {
+        if self.is_on_loopback() {
             ON_LOOPBACK
         } else {
             0
@@ -271,17 +280,15 @@ impl Listening {
     }
 }
 
-/// Those that a search is for, [`MAX_FOUND`] of them at most: the sidecar's on the ports where it receives
-/// connections, and those on loopback at its capture ports.
+/// Those that a search is for, [`MAX_FOUND`] of them at most: on the ports where the sidecar receives connections, at
+/// addresses where these may arrive.
 fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Listening>> {
     let mut found = Vec::new();
     visit(netns, until, |listening| {
-        let is_wanted = if listening.address.is_loopback() {
-            search.bits(&listening) != 0
-        } else {
-            search.ports.contains(&listening.port)
-        };
-        if is_wanted {
+        let is_for_all = listening.address.is_unspecified() || listening.is_on_loopback();
+        let may_arrive = is_for_all
+            || listening.port != search.outbound_port && !listening.address.is_loopback();
+        if may_arrive && search.ports.contains(&listening.port) {
             found.push(listening);
         }
         continue_while(found.len() < MAX_FOUND)

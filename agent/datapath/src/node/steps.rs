@@ -173,7 +173,11 @@ async fn write_pod(
         }
     }
     rows.set(POD_DNS, captures_dns);
+    let former = rows.policy_id();
     rows.write_pod(policy, id, &datapath.maps)?;
+    if let Err(problem) = rows.remove_former_listeners(former, policy, &datapath.maps) {
+        tracing::warn!(%cookie, "{problem:#}");
+    }
     if !captures_dns && let Err(problem) = datapath.release_dns(cookie) {
         // The programs look at the row, and leave the pod alone.
         tracing::warn!(%cookie, "{problem:#}");

@@ -9,7 +9,9 @@ use anyhow::{Context as _, Result, bail};
 use bytemuck::Zeroable as _;
 use sidetrack_common::{
     addr::Family,
+    conn::{ListenerKey, ON_LOOPBACK},
     ids::{NetnsCookie, NetnsInode, PolicyId},
+    names::LISTENER_SLOTS,
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
         POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6,
@@ -414,6 +416,38 @@ impl PodRows {
             maps.listeners.remove(key).context("remove a listener")?;
         }
         self.remove_own(&maps.sidecar_bits, "the mark of a listener on loopback")
+    }
+
+    /// Removes listeners at ports of the policy before that this one does not have: a pod whose ports change again and again
+    /// would fill the map.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written.
+    pub fn remove_former_listeners(&self, former: u32, policy: &Policy, maps: &Maps) -> Result<()> {
+        let former = maps.policies.get(&former);
+        let Some(former) = former.context("read the policy before")? else {
+            return Ok(());
+        };
+        let current = policy.listener_ports();
+        let mut ports = vec![former.inbound_port, former.outbound_port];
+        ports.retain(|port| !current.contains(port));
+        let families = [Family::V4, Family::V6].map(|family| family as u16);
+        let kinds = families.into_iter().flat_map(|it| [it, it | ON_LOOPBACK]);
+        let keys = ports.into_iter().flat_map(|port| {
+            let slots = kinds
+                .clone()
+                .flat_map(|it| (0..LISTENER_SLOTS).map(move |slot| (it, slot)));
+            slots.map(move |(family, slot)| ListenerKey {
+                netns: self.cookie.get(),
+                family,
+                port,
+                slot,
+            })
+        });
+        for key in keys {
+            maps.listeners.remove(&key).context("remove a listener")?;
+        }
+        Ok(())
     }
 
     /// Removes the pod's counters and its last refusals.
