@@ -158,9 +158,9 @@ rules! {
     /// Refused: the socket has an IPv6 routing header or an IPv4 source route.
     RoutingHeader = 66, Refused, "routing-header", "the socket has an IPv6 routing header or an IPv4 source route, which would lead its packets elsewhere: refused";
     /// Refused: a redirect target that no row belongs to.
-    UnknownTarget = 67, Refused, "unknown-target", "the connection goes to an address that only redirected connections of the pod have, and it is none of them: refused";
-    /// Refused: the pod has as many records of sockets as it may have.
-    RecordsFull = 68, Refused, "records-full", "the pod has more open sockets with a record than it may have: refused";
+    UnknownTarget = 67, Refused, "unknown-target", "the connection goes to or comes from an address that only redirected connections of the pod have, and it is none of them: refused";
+    /// Refused: the pod has as many records of sockets as it may have, or all pods together have.
+    RecordsFull = 68, Refused, "records-full", "the pod has as many open sockets with a record as it may have, or all pods together have: refused";
     /// Refused: setsockopt for an option that leads the packets of a connected socket elsewhere.
     SocketOption = 69, Refused, "socket-option", "the application asked for a socket option that would lead the packets of its connection elsewhere, after the rules have decided about it: the option is refused with EPERM, the connection continues";
 

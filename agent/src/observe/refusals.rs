@@ -159,7 +159,7 @@ pub fn cure(rule: Rule) -> &'static str {
             "the sidecar runs and does not accept connections: look at its load, and restart the pod if it hangs"
         }
         Rule::HandshakesFull => {
-            "the sidecar does not accept connections as fast as they come: look at its load, and restart the pod if it hangs"
+            "the sidecar does not accept connections as fast as they come: look at its load, and restart the pod if it hangs. If `sidetrack status` says that HANDSHAKES is nearly full, it may be another pod's"
         }
         Rule::NoRoute => {
             "the same connection fails without a mesh: look at the pod's routes with `ip route get ADDRESS` in its network namespace"
@@ -169,7 +169,7 @@ pub fn cure(rule: Rule) -> &'static str {
         }
         Rule::NoStorage => "the node has too little memory: look at its memory pressure",
         Rule::RecordsFull => {
-            "the application holds many sockets open that were redirected without a target of their own (docs/architecture.md), or asks many DNS servers' ports: look for sockets that it does not close"
+            "an application holds many sockets open that were redirected without a target of their own (docs/architecture.md), or asks many DNS servers' ports: look for sockets that it does not close. If `sidetrack status` says that RECORD_BY_SOCK is nearly full, it may be another pod's"
         }
         Rule::BoundDevice => {
             "the application binds its sockets to a device (SO_BINDTODEVICE): give it CAP_NET_RAW, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
@@ -188,7 +188,7 @@ pub fn cure(rule: Rule) -> &'static str {
             "the application sets SO_BINDTODEVICE, IP_OPTIONS or IPV6_RTHDR on a connected socket: let it do without, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
         }
         Rule::UnknownTarget => {
-            "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64: only redirects lead there"
+            "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64, or bound its socket to one: only redirects lead there"
         }
         _ => "see docs/troubleshoot.md",
     }

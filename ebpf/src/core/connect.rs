@@ -12,7 +12,7 @@ use sidetrack_common::{
     pod::POD_DNS,
     policy::Row,
     rule::Rule,
-    target::{DEDICATED_ATTEMPTS, Target},
+    target::{DEDICATED_ATTEMPTS, Target, is_dedicated},
 };
 
 use super::{ALLOW, DENY};
@@ -129,6 +129,10 @@ fn try_connect<const V6: bool>(
 ) -> Result<Outcome, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
+    // Whoever accepts the connection would take it for one that was redirected.
+    if is_dedicated(ctx.source()) {
+        return Err(Rule::UnknownTarget);
+    }
     let conn = Outbound {
         owner: ctx.owner(),
         source: if V6 {

@@ -58,8 +58,9 @@ pub fn st_dns_sendmsg6(ctx: SockAddrContext) -> i32 {
 /// `false` if it is no such answer.
 #[inline(always)]
 fn answer<const V6: bool>(ctx: &SockAddr<'_, V6>, to: Addr) -> bool {
-    let (source, loopback) = (ctx.message_source(), Addr::loopback_of(to.family()));
-    if !source.is_unspecified() && !source.is(loopback) {
+    let loopback = Addr::loopback_of(to.family());
+    let is_sidecars = |source: Addr| source.is_unspecified() || source.is(loopback);
+    if !is_sidecars(ctx.message_source()) || !is_sidecars(ctx.source()) {
         return false;
     }
     let target = Target {
@@ -87,6 +88,9 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
         return ALLOW;
     }
     let netns = ctx.netns();
+    if is_forged(ctx, netns) {
+        return DENY;
+    }
     match maps::pod(netns) {
         // Where the programs are on the pod's own cgroup and above it, they run twice.
         Some(pod) if pod.flags & POD_DNS != 0 && !is_redirected(ctx, netns) => {
@@ -94,6 +98,24 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
         }
         _ => ALLOW,
     }
+}
+
+/// Whether a socket is bound to an address that stands for a server: to the application its datagrams would be that
+/// server's answers. The sidecar's have such a source without that.
+#[inline(always)]
+fn is_forged<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64) -> bool {
+    let source = ctx.source();
+    if !is_dedicated(source) {
+        return false;
+    }
+    let Some(pod) = maps::pod(netns) else {
+        return false;
+    };
+    if pod.flags & POD_DNS == 0 {
+        return false;
+    }
+    maps::count(netns, pod, source.family(), Rule::UnknownTarget, 0);
+    true
 }
 
 /// Whether the destination of the call is what a redirect of this socket has made of another one.
@@ -132,6 +154,9 @@ fn send<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     let (to, port) = (ctx.address(), ctx.port());
     if is_dedicated(to) && answer(ctx, to) {
         return ALLOW;
+    }
+    if is_forged(ctx, ctx.netns()) {
+        return DENY;
     }
     // 0: a socket that is connected sends with control messages.
     if !(port == DNS_PORT || port == 0) || !ctx.is_udp() {

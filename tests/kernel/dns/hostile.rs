@@ -182,6 +182,34 @@ for connected in False, True:
     Ok(())
 }
 
+kernel_test!(an_app_does_not_send_as_a_server);
+/// What names a server in the pod is an address that each process may bind.
+fn an_app_does_not_send_as_a_server() -> Result<()> {
+    const APP: &str = r#"
+import socket
+def attempt(kind, call):
+    own = socket.socket(socket.AF_INET, kind)
+    own.bind(("127.128.1.2", 15053))
+    try:
+        call(own)
+    except PermissionError:
+        return
+    raise SystemExit(f"{kind} was sent")
+target = ("127.0.0.1", 40404)
+attempt(socket.SOCK_DGRAM, lambda own: own.sendto(b"forged", target))
+attempt(socket.SOCK_DGRAM, lambda own: own.connect(target))
+attempt(socket.SOCK_STREAM, lambda own: own.connect(target))
+print("refused")
+"#;
+    let dns = DnsFixture::new(&[VIP[0]])?;
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    ensure!(dns.script(APP, &[])? == "refused");
+    let why = dns.fixture.agent.places.output(&["why", "test/app"])?;
+    let why = String::from_utf8(why.stdout)?;
+    ensure!(why.contains("unknown-target"), "{why}");
+    Ok(())
+}
+
 kernel_test!(a_neighbor_does_not_answer_as_a_server);
 /// What names a server in the pod is an address that anything outside may send from.
 fn a_neighbor_does_not_answer_as_a_server() -> Result<()> {
