@@ -25,7 +25,8 @@ pub fn cost(
             bytes: of.bytes,
             row_bytes: of.row_bytes,
             rows: usage.map(|usage| usage.rows),
-            capacity: usage.map(|usage| usage.capacity),
+            // Of what pods have together, a limit may be lower.
+            capacity: usage.map(|usage| usage.capacity.max(of.max_entries)),
         }
     });
     Cost {

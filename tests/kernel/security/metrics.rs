@@ -76,7 +76,7 @@ fn metrics_expose_nothing_private() -> Result<()> {
         "{all}"
     );
     ensure!(
-        all.contains("sidetrack_map_capacity{map=\"HANDSHAKES\"} 65536"),
+        all.contains("sidetrack_map_capacity{map=\"HANDSHAKES\"} 27648"),
         "{all}"
     );
     let row = agent.places.pod("test/zebra")?.context("the pod")?;

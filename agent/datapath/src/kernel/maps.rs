@@ -58,11 +58,7 @@ macro_rules! maps {
                     let (rows, capacity) = self.$field.usage()?;
                     all.push(Usage { map: names::$name, then: $then, cure: $cure, rows, capacity });
                 )? )+
-                // Rows of handshakes come and go all the time, and the programs count them.
-                let counted = self.handshake_count.get(&0)?.unwrap_or_default() as i64;
-                for usage in all.iter_mut().filter(|usage| usage.map == names::HANDSHAKES) {
-                    usage.rows = counted.max(0) as u64;
-                }
+                self.count_pools(&mut all)?;
                 Ok(all)
             }
         }
@@ -101,7 +97,7 @@ maps! {
         full: "pods that name further interfaces are rejected" => "name fewer interfaces";
     /// Handshakes in flight.
     handshakes: Table<HandshakeKey, HandshakeRow> = HANDSHAKES,
-        full: "connections that would be redirected are refused"
+        full: "connections that would be redirected are refused, but for a few of each pod"
             => "restart the sidecars that do not accept connections";
     /// How many rows of handshakes the kernel programs have counted.
     handshake_count: Table<u32, u64> = HANDSHAKE_COUNT;

@@ -26,6 +26,8 @@ pub struct MapMemory {
     pub bytes: u64,
     /// The part that comes and goes with its rows.
     pub row_bytes: u64,
+    /// Rows it can have; 0 for one whose rows are parts of sockets.
+    pub max_entries: u64,
 }
 
 /// Whether this kernel says what maps take.
@@ -52,6 +54,7 @@ pub fn of_maps(pins: &Pins) -> io::Result<Vec<MapMemory>> {
             map,
             bytes,
             row_bytes: bytes.saturating_sub(fixed),
+            max_entries: info.max_entries.into(),
         });
     }
     Ok(all)

@@ -2,7 +2,13 @@
 
 use std::io;
 
-use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
+use sidetrack_common::{
+    ids::NetnsCookie,
+    names::{
+        HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE, HANDSHAKE_TRANSLATED, HANDSHAKES,
+        POOL_IN_USE, RECORD_BY_SOCK, RECORD_POOL,
+    },
+};
 
 use super::maps::Maps;
 
@@ -20,7 +26,7 @@ pub struct Usage {
     pub cure: &'static str,
     /// Rows it has.
     pub rows: u64,
-    /// Rows it can have.
+    /// Rows it can have before something is refused.
     pub capacity: u64,
 }
 
@@ -40,6 +46,25 @@ impl Usage {
 }
 
 impl Maps {
+    /// Sets the use of what the kernel programs count, and how much of it pods have together: further connections of
+    /// pods that have more than their guarantee are refused then, although the map has room.
+    pub(super) fn count_pools(&self, all: &mut Vec<Usage>) -> io::Result<()> {
+        let counted = |count: Option<u64>| count.map_or(0, |count| (count as i64).max(0) as u64);
+        for usage in all.iter_mut().filter(|it| it.map == HANDSHAKES) {
+            usage.rows = counted(self.handshake_count.get(&0)?);
+            let kept = HANDSHAKE_TRANSLATED + HANDSHAKE_RESERVE;
+            usage.capacity = u64::from(HANDSHAKE_POOL - kept);
+        }
+        all.push(Usage {
+            map: RECORD_BY_SOCK,
+            then: "connections of pods that need a further record are refused",
+            cure: "find the pods that hold many sockets open",
+            rows: counted(self.records_by_pod.get(&POOL_IN_USE)?),
+            capacity: RECORD_POOL as u64,
+        });
+        Ok(())
+    }
+
     /// Pods that have nearly all the handshakes a pod may have, and how many they have.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use super::{cost, own_process};
 #[test]
 fn maps_have_rows_where_they_are_counted() {
     let memory = |map, bytes, row_bytes| MapMemory {
+        max_entries: 0,
         map,
         bytes,
         row_bytes,

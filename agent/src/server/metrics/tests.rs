@@ -38,6 +38,7 @@ fn figures() -> Figures {
             map: "ROUTES",
             bytes: 4096,
             row_bytes: 0,
+            max_entries: 0,
         }],
         process: ProcessCost {
             resident_bytes: 1 << 24,
