@@ -38,10 +38,11 @@ use crate::{
 const QUESTIONS: [(&str, &[&str]); 6] = [
     ("status.json", &["status", "-o", "json"]),
     ("pods.json", &["pods", "-o", "json"]),
-    ("doctor.json", &["doctor", "-o", "json"]),
     ("events.json", &["events", "-o", "json"]),
     ("cost.json", &["cost", "-o", "json"]),
     ("connections.json", &["connections", "-o", "json"]),
+    // Takes longest.
+    ("doctor.json", &["doctor", "-o", "json"]),
 ];
 /// The end of an agent's log: lines, and bytes.
 const LOG_LINES: i64 = 5_000;
@@ -55,7 +56,7 @@ agents.json        the agents' pods: image, arguments, states and restarts of th
 pods.json          pods with a sidecar or a label of sidetrack: name, node, phase, runtime class, label, the annotations
                    that sidetrack reads, arguments and image of istio-init, what follows for the pod
 problems.txt       what could not be read
-nodes/NODE/...     what `sidetrack status`, `pods`, `doctor`, `events`, `cost` and `connections` say there, and the end
+nodes/NODE/...     what `sidetrack status`, `pods`, `events`, `cost`, `connections` and `doctor` say there, and the end
                    of the agent's log (agent.log) and of its predecessor's in the same pod (agent-before.log)
 
 Names, addresses and ports of pods and of what they connect to are in it. Values of variables (but those named
@@ -216,7 +217,7 @@ async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
         report.problems.push(format!("node {}: {down}", agent.node));
         return Ok(report);
     }
-    for (name, words) in QUESTIONS {
+    for (at, (name, words)) in QUESTIONS.into_iter().enumerate() {
         match ask::finished(cluster, agent, words).await {
             // Of an agent that does not know the command, this is what it says.
             Ok(finished) if finished.stdout.is_empty() => {
@@ -237,10 +238,10 @@ async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
             }
             Err(error) if error.is::<Denied>() => return Err(error),
             Err(error) => {
-                report
-                    .problems
-                    .push(format!("node {}: {name}: {error:#}", agent.node));
                 // One that hangs costs its time once.
+                let names: Vec<&str> = QUESTIONS[at..].iter().map(|(name, _)| *name).collect();
+                let problem = format!("node {}: {}: {error:#}", agent.node, names.join(", "));
+                report.problems.push(problem);
                 break;
             }
         }

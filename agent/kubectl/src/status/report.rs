@@ -187,12 +187,13 @@ impl ClusterReport {
             unanswered.extend(row.problem.as_ref().map(named));
             if let Some(Ok(answer)) = &answer {
                 notes.extend(answer.notes.iter().map(named));
-                // The command answers in place of an agent that does not.
-                let kind = match answer.agent_state.as_str() {
-                    "silent" => &mut unanswered,
-                    _ => &mut problems,
+                // The command answers in place of an agent that does not. Why it does not is its first problem.
+                let (why, others) = match answer.agent_state.as_str() {
+                    "silent" => answer.problems.split_at(1.min(answer.problems.len())),
+                    _ => answer.problems.split_at(0),
                 };
-                kind.extend(answer.problems.iter().filter(is_new).map(named));
+                unanswered.extend(why.iter().filter(is_new).map(named));
+                problems.extend(others.iter().filter(is_new).map(named));
             }
             if let Some(version) = &row.version {
                 versions.entry(version.clone()).or_default().push(node);
