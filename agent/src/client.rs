@@ -223,6 +223,9 @@ impl Client {
             NoAnswer::Denied { socket }
         } else if fs::metadata(&socket).is_ok_and(|meta| !is_socket(meta)) {
             NoAnswer::NotSocket { socket }
+        } else if cause.kind() == io::ErrorKind::WouldBlock {
+            // Its backlog is full.
+            NoAnswer::Silent { socket }
         } else {
             NoAnswer::Absent { socket, cause }
         }
@@ -233,6 +236,9 @@ impl Client {
 fn refused(code: StatusCode, path: &str) -> anyhow::Error {
     if code == StatusCode::SERVICE_UNAVAILABLE {
         return NoAnswer::NotNow.into();
+    }
+    if code == StatusCode::INTERNAL_SERVER_ERROR {
+        return anyhow!("the agent cannot read the kernel's maps: its log says why");
     }
     anyhow!("the agent answers {code} to {path}; is it of another version?")
 }

@@ -218,7 +218,7 @@ impl Daemon {
             datapath.queues.clone(),
             history,
             ambient.clone(),
-        );
+        )?;
         info!(
             cgroup = %cgroup.display(),
             socket = %config.socket.display(),

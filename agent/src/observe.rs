@@ -13,6 +13,7 @@ pub mod sidecars;
 
 pub mod counters;
 pub mod map_routes;
+pub mod pinned_pods;
 pub mod snapshot;
 
 pub mod connections;

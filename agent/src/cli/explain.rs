@@ -12,7 +12,7 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use sidetrack_common::dns::DNS_PORT;
+use sidetrack_common::{addr::Addr, dns::DNS_PORT};
 use sidetrack_policy::Policy;
 
 use self::{
@@ -211,7 +211,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let listeners = target.policy.listener_ports();
     let sidecar_listens = match (answer.port(), &target.live) {
         // Of other ports, as that of DNS, it is not known.
-        (Some(port), Some(live)) if listeners.contains(&port) => live.listens(port)?,
+        (Some(port), Some(live)) if listeners.contains(&port) => {
+            live.listens(port, Addr::from(resolved.address.ip()).family())?
+        }
         _ => None,
     };
     let report = ExplainReport {

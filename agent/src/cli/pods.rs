@@ -1,6 +1,6 @@
 //! `sidetrack pods`: one row per pod.
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -10,15 +10,12 @@ use super::{
     output::{self, or_dash},
     pod_name::{NamespaceFlag, PodName},
 };
-use crate::observe::counters::add_live_facts;
+use crate::observe::{counters::add_live_facts, pinned_pods};
 use crate::{
-    api::{AgentStatus, NetnsStatus, PodState, PodStatus, Refusals, Sidecar},
+    api::{PodStatus, Refusals, Sidecar},
     client::Client,
 };
-use sidetrack_datapath::{
-    kernel::{maps::Maps, pins::Pins},
-    rows::names,
-};
+use sidetrack_datapath::kernel::{maps::Maps, pins::Pins};
 use sidetrack_live::refusals::LastRefusal;
 
 #[derive(Debug, Args)]
@@ -71,38 +68,11 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
     }
 }
 
-/// The pods that the agent has.
+/// The pods that the agent has, as far as they may be shown.
 pub(super) async fn answered(places: &Places) -> Result<Vec<PodStatus>> {
     let client = Client::new(&places.socket);
-    let agent: AgentStatus = client.get("/v1/status").await?;
-    of_agent(&client, &agent, places).await
-}
-
-/// The pods that the agent has a list of, as far as they may be shown.
-pub(super) async fn listed(client: &Client, places: &Places) -> Result<Vec<PodStatus>> {
     let mut pods: Vec<PodStatus> = client.get("/v1/pods").await?;
     pods.retain(|pod| places.shows(&pod.namespace));
-    Ok(pods)
-}
-
-/// The pods that the agent has. One that is not ready may have no list of pods yet: then those of an earlier agent are
-/// in the pinned maps, and stay intercepted.
-pub(super) async fn of_agent(
-    client: &Client,
-    agent: &AgentStatus,
-    places: &Places,
-) -> Result<Vec<PodStatus>> {
-    let mut pods = listed(client, places).await?;
-    if !agent.ready
-        && let Ok(pinned) = pinned(places)
-    {
-        let listed: BTreeSet<String> = pods.iter().map(PodStatus::full_name).collect();
-        let others = pinned
-            .into_iter()
-            .filter(|pod| !listed.contains(&pod.full_name()));
-        pods.extend(others);
-        pods.sort_by_key(PodStatus::full_name);
-    }
     Ok(pods)
 }
 
@@ -117,37 +87,8 @@ pub(super) fn named(pods: Vec<PodStatus>, name: &PodName) -> Result<PodStatus> {
 /// The enrolled pods according to the pinned maps, as far as they may be shown.
 pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
     let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
-    let mut pods: Vec<PodStatus> = maps
-        .pods
-        .rows()
-        .context("read the pods' rows")?
-        .into_iter()
-        .map(|(cookie, row)| {
-            let (namespace, name, uid) = names(&row);
-            PodStatus {
-                namespace,
-                name,
-                uid,
-                terminating: false,
-                origin: "pinned map".to_owned(),
-                state: PodState::Enrolled,
-                reason: None,
-                notes: Vec::new(),
-                netns: Some(NetnsStatus::by_inode(row.netns_inode, cookie)),
-                policy_id: Some(row.policy),
-                policy: None,
-                ipv6: row.captures(sidetrack_common::addr::Family::V6),
-                sidecar: None,
-                listener: None,
-                outbound_listener: None,
-                dns_listener: None,
-                before_sidecar: false,
-                connections: crate::api::Connections::default(),
-                refusals: Vec::new(),
-            }
-        })
-        .filter(|pod| places.shows(&pod.namespace))
-        .collect();
+    let mut pods = pinned_pods::all(&maps).context("read the pods' rows")?;
+    pods.retain(|pod| places.shows(&pod.namespace));
     // Without an agent it is unknown whether sidecars accept connections.
     add_live_facts(&mut pods, &maps, None)?;
     pods.sort_by_key(PodStatus::full_name);

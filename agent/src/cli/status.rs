@@ -115,7 +115,7 @@ async fn report(places: &Places) -> StatusReport {
         .ok();
     problems.extend(agent.iter().flat_map(|agent| agent.problems.clone()));
     let (pods_from, pods) = match &agent {
-        Some(agent) => (Source::Agent, pods::of_agent(&client, agent, places).await),
+        Some(_) => (Source::Agent, pods::answered(places).await),
         None => (Source::PinnedMaps, pods::pinned(places)),
     };
     let pods: Option<Vec<PodStatus>> = pods

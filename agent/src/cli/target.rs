@@ -5,7 +5,8 @@ use std::{net::IpAddr, sync::Arc};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sidetrack_common::{
-    addr::Addr,
+    addr::{Addr, Family},
+    conn::{ListenerKey, ON_LOOPBACK},
     pod::{Route, RouteKind},
     route_rules::RoutedSocket,
 };
@@ -95,8 +96,7 @@ impl Target {
 
     /// Of an enrolled pod, by the agent or without one.
     pub(super) async fn of_agent(places: &Places, pod: &PodName) -> Result<Self> {
-        let client = Client::new(&places.socket);
-        let pods = match pods::listed(&client, places).await {
+        let pods = match pods::answered(places).await {
             Ok(pods) => pods,
             Err(no_answer) => {
                 return Self::of_kernel(places, pod, "no agent answers").with_context(|| {
@@ -106,6 +106,7 @@ impl Target {
         };
         let name = pods::named(pods, pod)?.full_name();
         // The list has no long policies.
+        let client = Client::new(&places.socket);
         let found: PodStatus = client.get(&format!("/v1/pods/{name}")).await?;
         let remark = found.outdated();
         let (Some(netns), Some(policy)) = (found.netns, found.policy) else {
@@ -183,16 +184,17 @@ impl Target {
 }
 
 impl Live {
-    /// Whether the sidecar listens on a capture port; `None` if that is not known.
+    /// Whether the sidecar listens on a capture port for connections of a family; `None` if that is not known.
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub(super) fn listens(&self, port: u16) -> Result<Option<bool>> {
+    pub(super) fn listens(&self, port: u16, family: Family) -> Result<Option<bool>> {
         let listeners = self.maps.listeners.keys().context("read LISTENERS")?;
-        if listeners
-            .iter()
-            .any(|key| key.netns == self.netns && key.port == port)
-        {
+        let is_served = |key: &ListenerKey| {
+            let of_port = key.netns == self.netns && key.port == port;
+            of_port && key.family & !ON_LOOPBACK == family as u16
+        };
+        if listeners.iter().any(is_served) {
             return Ok(Some(true));
         }
         let on_loopback = self.maps.sidecar_bits.get(&self.netns);

@@ -27,6 +27,18 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Counts from now on. With what the kernel has counted before it would be less than what the agent before has shown, if a
+    /// pod has left since, and Prometheus would take all of it for new.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn from_now(maps: &Maps) -> io::Result<Self> {
+        Ok(Self {
+            last: maps.connection_counts()?.into_iter().collect(),
+            ..Self::default()
+        })
+    }
+
     /// Adds what the kernel has counted since the last call.
     ///
     /// # Errors

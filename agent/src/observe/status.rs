@@ -28,6 +28,7 @@ use crate::observe::{
     cost::{cost, own_process},
     counters::{ByResult, Totals, add_live_facts, add_sidecars},
     history::History,
+    pinned_pods,
     refusals::{NewRefusals, Report},
     sidecars::Sidecars,
     snapshot::Snapshot,
@@ -82,7 +83,9 @@ struct Published {
 
 impl Status {
     /// Nothing published yet.
-    #[must_use]
+    ///
+    /// # Errors
+    /// If the kernel's maps cannot be read.
     pub fn new(
         maps: Maps,
         pins: Pins,
@@ -90,8 +93,9 @@ impl Status {
         queues: Option<Arc<Queues>>,
         history: Arc<History>,
         ambient: Option<Arc<Table>>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            totals: Mutex::new(Totals::from_now(&maps)?),
             maps,
             pins,
             removed_counts,
@@ -100,12 +104,11 @@ impl Status {
             started: Instant::now(),
             published: RwLock::default(),
             last_turn: AtomicU64::new(0),
-            totals: Mutex::default(),
             timings: Arc::default(),
             usage: tokio::sync::Mutex::default(),
             ambient,
             unwritten: Mutex::default(),
-        })
+        }))
     }
 
     /// A file was written, or could not be. Answers the problem if it is new.
@@ -185,7 +188,7 @@ impl Status {
     /// # Errors
     /// If the kernel cannot be asked.
     pub fn look_at_sidecars(&self) -> io::Result<(Vec<PodStatus>, HashSet<u64>)> {
-        let mut pods = self.snapshot().pods.clone();
+        let mut pods = self.known_pods()?;
         pods.retain(|pod| pod.netns.is_some());
         let replaced = self.sidecars.look(&self.maps, &pods)?;
         add_sidecars(&mut pods, &self.maps, self.sidecars.last().as_deref())?;
@@ -214,8 +217,8 @@ impl Status {
     pub async fn agent(self: &Arc<Self>) -> AgentStatus {
         let (snapshot, mut problems) = self.current();
         match self.map_usage().await {
-            Ok(usage) => problems.extend(usage.problems(&snapshot.pods)),
-            Err(error) => tracing::error!("read the kernel's maps: {error}"),
+            Ok(usage) => problems.extend(usage.problems()),
+            Err(error) => problems.push(format!("the kernel's maps cannot be read: {error}")),
         }
         AgentStatus {
             version: sidetrack_base::VERSION.to_owned(),
@@ -237,17 +240,37 @@ impl Status {
     pub async fn cost(self: &Arc<Self>) -> io::Result<Cost> {
         let usage = self.map_usage().await?;
         let agent = own_process(self.started.elapsed())?;
-        // Not from the maps, which may have been read some seconds ago.
-        let pods = &self.snapshot().pods;
+        // The rest was read some seconds ago.
+        let pods = self.known_pods()?;
         let enrolled = pods.iter().filter(|pod| pod.netns.is_some()).count() as u64;
         Ok(cost(enrolled, &usage.memory, &usage.maps, Some(agent)))
     }
 
-    /// Every pod, with what the kernel's maps know about it now.
-    #[must_use]
-    pub fn pods(&self) -> Vec<PodStatus> {
-        let (snapshot, _) = self.current();
+    /// The reconciler's pods. Before it is ready also those that an earlier agent has enrolled: they stay intercepted.
+    fn known_pods(&self) -> io::Result<Vec<PodStatus>> {
+        let snapshot = self.snapshot();
         let mut pods = snapshot.pods.clone();
+        if !snapshot.ready {
+            pinned_pods::add_others(&mut pods, &self.maps)?;
+        }
+        Ok(pods)
+    }
+
+    /// Every pod that is wanted, with what the kernel's maps know about it now.
+    ///
+    /// # Errors
+    /// If the maps cannot be read.
+    pub async fn pods(
+        self: &Arc<Self>,
+        is_wanted: impl Fn(&PodStatus) -> bool + Send + 'static,
+    ) -> io::Result<Vec<PodStatus>> {
+        let status = Arc::clone(self);
+        runtime::blocking(move || status.count_pods(is_wanted)).await
+    }
+
+    fn count_pods(&self, is_wanted: impl Fn(&PodStatus) -> bool) -> io::Result<Vec<PodStatus>> {
+        let mut pods = self.known_pods()?;
+        pods.retain(is_wanted);
         if let Some(table) = &self.ambient {
             add_served(&mut pods, table);
         }
@@ -255,10 +278,8 @@ impl Status {
             netns.name_by_inode_if_gone();
         }
         let queues = self.sidecars.last();
-        if let Err(error) = add_live_facts(&mut pods, &self.maps, queues.as_deref()) {
-            tracing::error!("read the kernel's maps: {error}");
-        }
-        pods
+        add_live_facts(&mut pods, &self.maps, queues.as_deref())?;
+        Ok(pods)
     }
 
     /// Where waits are counted.
@@ -291,22 +312,23 @@ impl Status {
         });
         let (connections, refusals, handshakes, per_pod) = counting.await?;
         let (snapshot, problems) = self.current();
+        let known = self.known_pods()?;
         let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
         let mut meshes: BTreeMap<_, _> = MeshName::ALL.map(|mesh| (mesh.name(), 0)).into();
-        for mesh in snapshot.pods.iter().filter_map(PodStatus::mesh) {
+        for mesh in known.iter().filter_map(PodStatus::mesh) {
             *meshes.entry(mesh.name()).or_default() += 1;
         }
-        for pod in &snapshot.pods {
+        for pod in &known {
             *pods.entry(pod.state.name()).or_default() += 1;
         }
-        let of_pods = snapshot.pods.iter().filter_map(PodStatus::problem).count()
+        let of_pods = known.iter().filter_map(PodStatus::problem).count()
             + usage.pods.iter().filter(|pod| pod.live_problem).count();
         let staying = usage.pods.iter().filter(|pod| !pod.terminating);
         Ok(Figures {
             ready: snapshot.ready,
             pods,
             meshes,
-            problems: (problems.len() + usage.problems(&snapshot.pods).len() + of_pods) as u64,
+            problems: (problems.len() + usage.problems().len() + of_pods) as u64,
             connections,
             refusals,
             maps: usage.maps,
@@ -351,8 +373,7 @@ impl Status {
 
     /// What the kernel's maps know of each enrolled pod.
     fn pod_figures(&self) -> io::Result<Vec<PodFigures>> {
-        let (snapshot, _) = self.current();
-        let mut pods = snapshot.pods.clone();
+        let mut pods = self.known_pods()?;
         pods.retain(|pod| pod.netns.is_some());
         let known: Vec<bool> = pods.iter().map(|pod| pod.problem().is_some()).collect();
         add_live_facts(&mut pods, &self.maps, self.sidecars.last().as_deref())?;

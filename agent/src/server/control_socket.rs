@@ -259,19 +259,26 @@ async fn events(State(status): State<Arc<Status>>) -> Json<Vec<Entry>> {
 }
 
 async fn cost(State(status): State<Arc<Status>>) -> Result<Json<Cost>, StatusCode> {
-    status.cost().await.map(Json).map_err(|error| {
-        tracing::error!("read what the maps take: {error}");
-        StatusCode::INTERNAL_SERVER_ERROR
-    })
+    status
+        .cost()
+        .await
+        .map(Json)
+        .map_err(|error| failed(&error))
+}
+
+fn failed(error: &io::Error) -> StatusCode {
+    tracing::error!("read the kernel's maps: {error}");
+    StatusCode::INTERNAL_SERVER_ERROR
 }
 
 /// All pods, without the policies that would make the answer long.
-async fn pods(State(status): State<Arc<Status>>) -> Json<Vec<PodStatus>> {
-    let mut pods = status.pods();
+async fn pods(State(status): State<Arc<Status>>) -> Result<Json<Vec<PodStatus>>, StatusCode> {
+    let pods = status.pods(|_| true).await;
+    let mut pods = pods.map_err(|error| failed(&error))?;
     for pod in &mut pods {
         pod.policy.take_if(|policy| policy.entries() > MAX_LISTED);
     }
-    Json(pods)
+    Ok(Json(pods))
 }
 
 /// One pod, in full.
@@ -279,7 +286,8 @@ async fn pod(
     State(status): State<Arc<Status>>,
     UrlPath((namespace, name)): UrlPath<(String, String)>,
 ) -> Result<Json<PodStatus>, StatusCode> {
-    let pods = status.pods().into_iter();
-    let mut found = pods.filter(|pod| pod.namespace == namespace && pod.name == name);
-    found.next().map(Json).ok_or(StatusCode::NOT_FOUND)
+    let is_wanted = move |pod: &PodStatus| pod.namespace == namespace && pod.name == name;
+    let pods = status.pods(is_wanted).await;
+    let found = pods.map_err(|error| failed(&error))?.pop();
+    found.map(Json).ok_or(StatusCode::NOT_FOUND)
 }

@@ -36,8 +36,11 @@ impl HookStatus {
     pub(super) fn problem(&self) -> String {
         let hook = self.hook;
         match (self.pods, self.of_pods) {
-            (Some(pods), Some(of)) => format!(
+            (Some(pods), Some(of)) if hook == INBOUND_HOOK => format!(
                 "hook {hook} is attached to {pods} of {of} pods: inbound connections of the others pass their sidecars until the agent has repaired it, or they have ended"
+            ),
+            (Some(pods), Some(of)) => format!(
+                "hook {hook} is attached to {pods} of {of} pods: the agent attaches it to the others within 2 s, or they have ended"
             ),
             _ => format!("hook {hook} is not attached: the agent attaches it again within 2 s"),
         }
@@ -62,14 +65,14 @@ pub(super) fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
         let cgroup = link
             .as_ref()
             .and_then(|link| sys::link_cgroup(link.as_fd()).ok());
-        let pods = (hook.name == CALLBACKS).then(|| OnPods::count(&pins));
-        let pods = pods.transpose()?;
         let is_on_all = cgroup.is_some_and(|id| id != 0);
+        let on_pods = hook.name == CALLBACKS && !is_on_all;
+        let pods = on_pods.then(|| OnPods::with_callbacks(&pins)).transpose()?;
         Ok(HookStatus {
             hook: hook.name,
-            attached: is_on_all || pods.as_ref().is_some_and(|pods| pods.without == 0),
-            pods: pods.filter(|_| !is_on_all).map(|pods| pods.with),
-            of_pods: None,
+            attached: is_on_all || pods.as_ref().is_some_and(OnPods::is_all),
+            pods: pods.as_ref().map(|pods| pods.with),
+            of_pods: pods.map(|pods| pods.of),
             program_id: info.map(|info| info.prog_id),
             link_id: info.map(|info| info.id),
             cgroup_id: cgroup,
@@ -80,36 +83,48 @@ pub(super) fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
 
 /// The program for inbound connections, of which each pod's network namespace has an instance.
 fn inbound(pins: &Pins) -> Result<HookStatus> {
-    let pods = pins.pinned_pods()?;
-    let is_attached = |pod: &&u64| {
-        let link = sys::open_pin(&pins.pod_link(**pod));
-        link.is_ok_and(|link| sys::link_netns(link.as_fd()).is_ok_and(|inode| inode != 0))
-    };
-    let attached = pods.iter().filter(is_attached).count();
+    let pods = OnPods::count(pins, |pod| {
+        let link = sys::open_pin(&pins.pod_link(pod))?;
+        sys::link_netns(link.as_fd())
+    })?;
     Ok(HookStatus {
         hook: INBOUND_HOOK,
-        attached: attached == pods.len(),
-        pods: Some(attached),
-        of_pods: Some(pods.len()),
+        attached: pods.is_all(),
+        pods: Some(pods.with),
+        of_pods: Some(pods.of),
         program_id: None,
         link_id: None,
         cgroup_id: None,
     })
 }
 
-/// Pods by whether the connection callbacks are on their own cgroups.
+/// On how many pods a hook is.
 struct OnPods {
     with: usize,
-    without: usize,
+    of: usize,
 }
 
 impl OnPods {
-    fn count(pins: &Pins) -> Result<Self> {
+    /// `place` is where a pod's link is attached, 0 if nowhere.
+    fn count(pins: &Pins, place: impl Fn(u64) -> io::Result<u64>) -> Result<Self> {
         let pods = pins.pinned_pods()?;
-        let with = pods.iter().filter(|pod| pins.pod_callbacks(**pod).exists());
-        let with = with.count();
-        let without = pods.len() - with;
-        Ok(Self { with, without })
+        let is_attached = |pod: &&u64| place(**pod).is_ok_and(|place| place != 0);
+        Ok(Self {
+            with: pods.iter().filter(is_attached).count(),
+            of: pods.len(),
+        })
+    }
+
+    /// By the connection callbacks on the pods' own cgroups.
+    fn with_callbacks(pins: &Pins) -> Result<Self> {
+        Self::count(pins, |pod| {
+            let link = sys::open_pin(&pins.pod_callbacks(pod))?;
+            sys::link_cgroup(link.as_fd())
+        })
+    }
+
+    const fn is_all(&self) -> bool {
+        self.with == self.of
     }
 }
 

@@ -10,7 +10,7 @@ use sidetrack_datapath::kernel::{memory::MapMemory, usage::Usage};
 use sidetrack_live::{Sidecar, SidecarCounts};
 
 use crate::{
-    api::{NetnsStatus, PodStatus, ProcessCost},
+    api::ProcessCost,
     observe::{counters::ByResult, timings::Timings},
 };
 
@@ -131,13 +131,13 @@ pub(super) struct MapUsage {
 
 impl MapUsage {
     /// What people should know of it.
-    pub(super) fn problems(&self, pods: &[PodStatus]) -> Vec<String> {
+    pub(super) fn problems(&self) -> Vec<String> {
         let name = |cookie: NetnsCookie| {
-            let of_cookie = |netns: &NetnsStatus| netns.cookie == cookie.get();
-            let pod = pods
-                .iter()
-                .find(|pod| pod.netns.as_ref().is_some_and(of_cookie));
-            pod.map_or_else(|| format!("netns {cookie}"), PodStatus::full_name)
+            let pod = self.pods.iter().find(|pod| pod.cookie == cookie.get());
+            pod.map_or_else(
+                || format!("netns {cookie}"),
+                |pod| format!("{}/{}", pod.namespace, pod.name),
+            )
         };
         let crowded = self.crowded.iter().map(|(cookie, count)| {
             format!(
