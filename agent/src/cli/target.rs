@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{ListenerKey, ON_LOOPBACK},
+    conn::ListenerKey,
     pod::{Route, RouteKind},
     route_rules::RoutedSocket,
 };
@@ -190,10 +190,8 @@ impl Live {
     /// If a map cannot be read.
     pub(super) fn listens(&self, port: u16, family: Family) -> Result<Option<bool>> {
         let listeners = self.maps.listeners.keys().context("read LISTENERS")?;
-        let is_served = |key: &ListenerKey| {
-            let of_port = key.netns == self.netns && key.port == port;
-            of_port && key.family & !ON_LOOPBACK == family as u16
-        };
+        let is_served =
+            |key: &ListenerKey| key.netns == self.netns && key.port == port && key.serves(family);
         if listeners.iter().any(is_served) {
             return Ok(Some(true));
         }

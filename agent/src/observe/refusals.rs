@@ -188,7 +188,7 @@ pub fn cure(rule: Rule) -> &'static str {
             "the application sets SO_BINDTODEVICE, IP_OPTIONS or IPV6_RTHDR on a connected socket: let it do without, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
         }
         Rule::UnknownTarget => {
-            "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64, or bound its socket to one: only redirects lead there"
+            "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64, or bound its socket to one of 127.64.0.0/10: only redirects lead there"
         }
         _ => "see docs/troubleshoot.md",
     }

@@ -11,19 +11,20 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{AskedFrom, DestinationKey, HandshakeKey, ListenerKey, ON_LOOPBACK},
+    conn::{AskedFrom, DestinationKey, HandshakeKey, ListenerKey, ON_ADDRESS, ON_LOOPBACK},
     decide::{self, Decision, ECONNREFUSED, Inbound, Tables as _, Verdict},
     event::EventKind,
     forward::Probe,
     names::{
-        FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, LOOPBACK_SLOTS, MPTCP_INBOUND, MPTCP_OUTBOUND,
+        ADDRESS_SLOTS, FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, LOOPBACK_SLOTS, MPTCP_INBOUND,
+        MPTCP_OUTBOUND,
     },
     pod::{
         IfaceKey, IfaceRow, LOOPBACK_IFINDEX, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS,
         POD_OWN_TARGETS, Route, RouteKey,
     },
     rule::Rule,
-    target::{is_dedicated, is_shared, is_target},
+    target::{is_dedicated, is_shared, is_target, listener_slot},
 };
 
 use crate::{
@@ -310,30 +311,35 @@ impl InboundPacket<'_> {
         self.tuple.destination.family()
     }
 
-    /// Assigns the connection to the first listener that takes it.
+    /// Assigns the connection to the first listener that takes it: on all addresses, else on the one that it goes to.
     #[inline(always)]
     fn assign(&self, port: u16) -> Result<(), ()> {
-        self.assign_to((port, 0), LISTENER_SLOTS, self.tuple.destination)
+        let family = self.family() as u16;
+        self.assign_to(family, port, (0, LISTENER_SLOTS))
+            .or_else(|()| {
+                let first = listener_slot(self.tuple.destination, maps::target_seed());
+                self.assign_to(family | ON_ADDRESS, port, (first, ADDRESS_SLOTS))
+            })
     }
 
     /// The same to the listeners on loopback, for connections of the pod's own.
     #[inline(always)]
     fn assign_on_loopback(&self, port: u16) -> Result<(), ()> {
-        let loopback = Addr::loopback_of(self.family());
-        self.assign_to((port, ON_LOOPBACK), LOOPBACK_SLOTS, loopback)
+        let family = self.family() as u16 | ON_LOOPBACK;
+        self.assign_to(family, port, (0, LOOPBACK_SLOTS))
     }
 
     #[inline(always)]
-    fn assign_to(&self, (port, place): (u16, u16), slots: u32, to: Addr) -> Result<(), ()> {
+    fn assign_to(&self, family: u16, port: u16, (first, slots): (u32, u32)) -> Result<(), ()> {
         let mut failed = 1_u32;
-        for slot in 0..slots {
+        for number in 0..slots {
             let key = ListenerKey {
                 netns: self.netns,
-                family: self.family() as u16 | place,
+                family,
                 port,
-                slot,
+                slot: first | number,
             };
-            if maps::assign_listener(self.lookup.inner.lookup, &key, to).is_ok() {
+            if maps::assign_listener(self.lookup.inner.lookup, &key).is_ok() {
                 failed = 0;
                 break;
             }

@@ -21,14 +21,17 @@ use sidetrack_common::{
     addr::{Addr, Family},
     conn::{
         DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey,
-        ON_LOOPBACK, Role, SockRecord,
+        ON_ADDRESS, ON_LOOPBACK, Role, SockRecord,
     },
     decide::{self, ECONNREFUSED, Outbound, Tables as _, Verdict},
     event::EventKind,
-    names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
+    names::{
+        ADDRESS_SLOTS, LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND,
+        MPTCP_OUTBOUND,
+    },
     pod,
     rule::Rule,
-    target::{Target, is_dedicated},
+    target::{Target, is_dedicated, listener_slot},
 };
 
 use crate::{
@@ -371,6 +374,7 @@ fn listening(ops: &SockOps<'_>) {
     let is_on_loopback = local.is(Addr::loopback_of(local.family()));
     let serves_all = local.is_unspecified();
     let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
+    let (mut first, mut more) = (0, LISTENER_SLOTS - 1);
     if port == policy.outbound_port {
         if !(is_on_loopback || serves_all) {
             return;
@@ -391,30 +395,35 @@ fn listening(ops: &SockOps<'_>) {
         if local.is_loopback() {
             return;
         }
+        if !serves_all {
+            place = ON_ADDRESS;
+            (first, more) = (listener_slot(local, maps::target_seed()), ADDRESS_SLOTS - 1);
+        }
     } else {
         return;
     }
+    let slots = (first, more);
     // One on an address of its own serves the family of that address, one on all addresses both unless it is IPv6-only.
     let mut is_refused = false;
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
-        is_refused = !add(ops, netns, Family::V6 as u16 | place, port);
+        is_refused = !add(ops, netns, Family::V6 as u16 | place, port, slots);
     }
     if !ops.is_v6() || serves_all && !ops.is_v6_only() || local.family() == Family::V4 {
-        is_refused |= !add(ops, netns, Family::V4 as u16 | place, port);
+        is_refused |= !add(ops, netns, Family::V4 as u16 | place, port, slots);
     }
     maps::set_sidecar(netns, mptcp, is_refused);
     debug!(ops.inner, "listening netns={} port={}", netns, port);
 }
 
-/// Stores the listener in the first free slot. Answers `false` if the map takes no socket of its kind: those of MPTCP.
+/// Stores the listener in the first free slot; all begin with the bits `first`, and `more` are the others. Answers `false` if the map takes no socket of its kind: those of MPTCP.
 #[inline(always)]
-fn add(ops: &SockOps<'_>, netns: u64, family: u16, port: u16) -> bool {
-    for slot in 0..LISTENER_SLOTS {
+fn add(ops: &SockOps<'_>, netns: u64, family: u16, port: u16, (first, more): (u32, u32)) -> bool {
+    for number in 0..LISTENER_SLOTS {
         let mut key = ListenerKey {
             netns,
             family,
             port,
-            slot,
+            slot: first | number & more,
         };
         match maps::add_listener(ops.inner.ops, &mut key) {
             Ok(()) => return true,

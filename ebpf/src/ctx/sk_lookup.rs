@@ -1,12 +1,9 @@
 //! `struct bpf_sk_lookup`: the choice of a listener for an inbound connection.
 
-use aya_ebpf::{Global, bindings::bpf_sock, programs::SkLookupContext};
-use sidetrack_common::{
-    addr::{Addr, Family},
-    target::Target,
-};
+use aya_ebpf::{Global, programs::SkLookupContext};
+use sidetrack_common::{addr::Addr, target::Target};
 
-use super::{IPPROTO_TCP, addr_field, field, opaque, words};
+use super::{IPPROTO_TCP, addr_field, field, opaque};
 
 /// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
 /// have no helper for it, so the loader sets it and loads an instance for every pod. Not 0, because the compiler gives
@@ -17,19 +14,6 @@ static POD_NETNS: Global<u64> = Global::new(u64::MAX);
 /// Whether the context has the ingress interface of the packet, as it does since Linux 5.17.
 #[unsafe(no_mangle)]
 static CAN_SEE_IFACE: Global<u8> = Global::new(0);
-
-/// The address that a listener is bound to, for connections of a family.
-///
-/// `sk` must be a socket of a helper and not null: the verifier rejects anything else.
-#[inline(always)]
-pub fn bound_to(sk: *mut bpf_sock, family: Family) -> Addr {
-    // Both are read: LLVM would choose between the fields' addresses.
-    let (v4, v6) = (field!(sk, src_ip4), words!(sk, src_ip6));
-    match family {
-        Family::V4 => Addr::from_v4_be(v4),
-        Family::V6 => Addr::from_v6_be(v6),
-    }
-}
 
 /// A lookup for a packet that belongs to no established connection.
 pub struct SkLookup<'a> {

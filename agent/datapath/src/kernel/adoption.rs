@@ -35,6 +35,8 @@ pub struct Adoption {
     pub listeners: Table<ListenerKey, u64>,
     /// Pods whose outbound capture port has a listener on loopback.
     pub sidecar_bits: Table<u64, u32>,
+    /// The node's secret.
+    pub target_seed: Table<u32, u64>,
 }
 
 /// A socket and one of its descriptors.
@@ -56,6 +58,7 @@ impl Adoption {
             wanted: own_map(ebpf, names::WANTED_LISTENER)?,
             listeners: from_pin(pins, names::LISTENERS)?,
             sidecar_bits: from_pin(pins, names::SIDECAR_BY_POD)?,
+            target_seed: from_pin(pins, names::TARGET_SEED)?,
         })
     }
 

@@ -61,13 +61,19 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     Ok(narrowest(mount()?))
 }
 
-/// Of the cgroups that kubelet may use, the one that holds pods: a node whose cgroup driver was changed
-/// has several. Before the first pod starts, the first that exists.
+/// Of the cgroups that kubelet may use, the one that holds pods. A node whose cgroup driver was changed has several, and
+/// until it is drained or starts again pods in more than one: then it is the root. Before the first pod starts, the first
+/// that exists.
 fn narrowest(root: PathBuf) -> PathBuf {
     let all = POD_CGROUPS.iter().map(|name| root.join(name));
     let there: Vec<PathBuf> = all.filter(|path| path.is_dir()).collect();
-    let used = there.iter().find(|path| holds_pods(path, QOS_LEVELS));
-    used.or(there.first()).cloned().unwrap_or(root)
+    let used = there.iter().filter(|path| holds_pods(path, QOS_LEVELS));
+    let used: Vec<&PathBuf> = used.collect();
+    match *used {
+        [] => there.into_iter().next().unwrap_or(root),
+        [one] => one.clone(),
+        _ => root,
+    }
 }
 
 /// Pods are in the cgroup itself or in that of their quality of service.

@@ -173,14 +173,21 @@ impl Attachments {
         Ok(is_there && u32::from_ne_bytes(found) == wanted)
     }
 
-    fn cgroup_state(&self) -> CgroupState {
+    pub(super) fn cgroup_state(&self) -> CgroupState {
         let id_at = |path: PathBuf| cgroup::id(&path).map(|id| (path, id));
         let found = cgroup::find(Some(&self.cgroup)).and_then(id_at);
-        if found.is_ok_and(|(_, id)| id == self.cgroup_id) {
-            return CgroupState::Unchanged;
-        }
         let before = self.cgroup.clone();
-        match cgroup::find(self.given.as_deref()).and_then(id_at) {
+        let wanted = cgroup::find(self.given.as_deref());
+        if found.is_ok_and(|(_, id)| id == self.cgroup_id) {
+            return match wanted {
+                // Pods are in another one as well.
+                Ok(now) if now != before && before.starts_with(&now) => {
+                    CgroupState::Recreated { before, now }
+                }
+                _ => CgroupState::Unchanged,
+            };
+        }
+        match wanted.and_then(id_at) {
             Ok((now, id)) if id == self.cgroup_id => CgroupState::Moved { before, now },
             Ok((now, _)) => CgroupState::Recreated { before, now },
             Err(error) => CgroupState::Gone(format!(

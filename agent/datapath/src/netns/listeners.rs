@@ -6,7 +6,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,8 +18,9 @@ use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use sidetrack_common::{
     addr::Family,
-    conn::{ListenerKey, ON_LOOPBACK, WantedListener},
-    names::{self, LISTENER_SLOTS},
+    conn::{ListenerKey, ON_ADDRESS, ON_LOOPBACK, WantedListener},
+    names::{self, ADDRESS_SLOTS, LISTENER_SLOTS},
+    target::listener_slot,
 };
 
 use super::{Netns, searches::Searches};
@@ -188,6 +189,8 @@ impl Shared {
 
     /// What of a listener has to be stored; `None` if it is known for every family that it may serve.
     fn missing(&self, netns: u64, socket: &Listening) -> Result<Option<(u64, WantedListener)>> {
+        let seed = self.adoption.target_seed.get(&0);
+        let slots = socket.slots(seed.context("read the node's secret")?.unwrap_or_default());
         let mut wanted = WantedListener {
             netns,
             port: socket.port,
@@ -195,10 +198,13 @@ impl Shared {
             v6: 0,
             adopted: 0,
             fd: 0,
-            on_loopback: u32::from(socket.place()),
+            place: u32::from(socket.place()),
+            first_slot: slots.start,
+            more_slots: slots.end - slots.start - 1,
         };
         for family in socket.families {
-            let is_missing = self.is_missing(netns, *family, socket)?;
+            let family_in_place = *family as u16 | socket.place();
+            let is_missing = self.is_missing((netns, family_in_place), socket, slots.clone())?;
             match family {
                 Family::V4 => wanted.v4 = u8::from(is_missing),
                 Family::V6 => wanted.v6 = u8::from(is_missing),
@@ -209,12 +215,17 @@ impl Shared {
 
     /// Whether a listener has no slot and there is one for it. Where all slots are used they lead to the
     /// whole group.
-    fn is_missing(&self, netns: u64, family: Family, socket: &Listening) -> Result<bool> {
+    fn is_missing(
+        &self,
+        (netns, family): (u64, u16),
+        socket: &Listening,
+        slots: Range<u32>,
+    ) -> Result<bool> {
         let mut has_room = false;
-        for slot in 0..LISTENER_SLOTS {
+        for slot in slots {
             let key = ListenerKey {
                 netns,
-                family: family as u16 | socket.place(),
+                family,
                 port: socket.port,
                 slot,
             };
@@ -274,8 +285,20 @@ impl Listening {
     const fn place(&self) -> u16 {
         if self.is_on_loopback() {
             ON_LOOPBACK
-        } else {
+        } else if self.address.is_unspecified() {
             0
+        } else {
+            ON_ADDRESS
+        }
+    }
+
+    /// Its slots; `seed` is the node's secret.
+    fn slots(&self, seed: u64) -> Range<u32> {
+        if self.place() == ON_ADDRESS {
+            let first = listener_slot(self.address.into(), seed);
+            first..first + ADDRESS_SLOTS
+        } else {
+            0..LISTENER_SLOTS
         }
     }
 }

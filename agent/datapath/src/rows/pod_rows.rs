@@ -9,9 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use bytemuck::Zeroable as _;
 use sidetrack_common::{
     addr::Family,
-    conn::{ListenerKey, ON_LOOPBACK},
+    conn::ListenerKey,
     ids::{NetnsCookie, NetnsInode, PolicyId},
-    names::LISTENER_SLOTS,
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
         POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6,
@@ -411,11 +410,17 @@ impl PodRows {
     /// # Errors
     /// If the map cannot be read or written.
     pub fn remove_listeners(&self, maps: &Maps) -> Result<()> {
+        self.remove_listeners_of(maps, |_| true)?;
+        self.remove_own(&maps.sidecar_bits, "the mark of a listener on loopback")
+    }
+
+    fn remove_listeners_of(&self, maps: &Maps, goes: impl Fn(&ListenerKey) -> bool) -> Result<()> {
         let keys = maps.listeners.keys().context("list listeners")?;
-        for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
+        let own = keys.iter().filter(|key| key.netns == self.cookie.get());
+        for key in own.filter(|key| goes(key)) {
             maps.listeners.remove(key).context("remove a listener")?;
         }
-        self.remove_own(&maps.sidecar_bits, "the mark of a listener on loopback")
+        Ok(())
     }
 
     /// Removes listeners at ports of the policy before that this one does not have: a pod whose ports change again and again
@@ -431,23 +436,10 @@ impl PodRows {
         let current = policy.listener_ports();
         let mut ports = vec![former.inbound_port, former.outbound_port];
         ports.retain(|port| !current.contains(port));
-        let families = [Family::V4, Family::V6].map(|family| family as u16);
-        let kinds = families.into_iter().flat_map(|it| [it, it | ON_LOOPBACK]);
-        let keys = ports.into_iter().flat_map(|port| {
-            let slots = kinds
-                .clone()
-                .flat_map(|it| (0..LISTENER_SLOTS).map(move |slot| (it, slot)));
-            slots.map(move |(family, slot)| ListenerKey {
-                netns: self.cookie.get(),
-                family,
-                port,
-                slot,
-            })
-        });
-        for key in keys {
-            maps.listeners.remove(&key).context("remove a listener")?;
+        if ports.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.remove_listeners_of(maps, |key| ports.contains(&key.port))
     }
 
     /// Removes the pod's counters and its last refusals.

@@ -8,15 +8,9 @@ use aya_ebpf::{
     helpers::{bpf_map_update_elem, bpf_sk_assign, bpf_sk_release, bpf_sock_hash_update},
     macros::btf_map,
 };
-use sidetrack_common::{
-    addr::Addr,
-    conn::{ListenerKey, Purpose, WantedKey, WantedListener},
-};
+use sidetrack_common::conn::{ListenerKey, Purpose, WantedKey, WantedListener};
 
-use sidetrack_ebpf::{
-    ctx::sk_lookup::bound_to,
-    own_map::{ON_DEMAND, OwnMap, SOCKHASH},
-};
+use sidetrack_ebpf::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
 
 /// The sidecars' listening sockets, stored when they call listen.
 #[btf_map]
@@ -75,23 +69,18 @@ pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(),
     }
 }
 
-/// Assigns an inbound connection to the listener in a slot; fails if the slot is empty, or its socket is bound to another
-/// address than `to`, where the rule of iptables leads.
+/// Assigns an inbound connection to the listener in a slot; fails if the slot is empty or its socket
+/// does not accept the connection's family.
 #[inline(always)]
-pub fn assign_listener(ctx: *mut bpf_sk_lookup, key: &ListenerKey, to: Addr) -> Result<(), ()> {
+pub fn assign_listener(ctx: *mut bpf_sk_lookup, key: &ListenerKey) -> Result<(), ()> {
     let sk = LISTENERS.lookup(key);
     if sk.is_null() {
         return Err(());
     }
-    let local = bound_to(sk.cast(), to.family());
     // SAFETY: the program's own context and a socket with a reference of the lookup, released
     // right after.
     let failed = unsafe {
-        let failed = if local.is_unspecified() || local.is(to) {
-            bpf_sk_assign(ctx.cast(), sk, 0)
-        } else {
-            1
-        };
+        let failed = bpf_sk_assign(ctx.cast(), sk, 0);
         bpf_sk_release(sk);
         failed
     };

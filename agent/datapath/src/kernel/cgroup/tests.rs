@@ -15,6 +15,10 @@ fn the_cgroup_that_holds_pods_is_chosen() {
     let pod = "kubepods/burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
     fs::create_dir_all(root.path().join(pod)).unwrap();
     assert_eq!(of_node(), root.path().join("kubepods"));
+    let other = "kubepods.slice/kubepods-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e22.slice";
+    fs::create_dir_all(root.path().join(other)).unwrap();
+    assert_eq!(of_node(), root.path(), "both hold pods");
+    fs::remove_dir(root.path().join(other)).unwrap();
     let uid = "b9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
     let found = of_pods_below(root.path());
     assert_eq!(found.get(uid), Some(&root.path().join(pod)));
