@@ -14,6 +14,9 @@ use std::{
 
 /// Bytes of lines that wait. Lines beyond them are dropped and counted.
 const MAX_BYTES: usize = 1 << 20;
+/// How much of the last line is written: of its start, and of its end.
+const MAX_START: usize = 4 << 10;
+const MAX_END: usize = 64 << 10;
 /// How long the end waits for the lines before it.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -64,9 +67,17 @@ impl Log {
         Ok(Self(writer))
     }
 
-    /// Writes the last line of a program that fails, after all others.
+    /// Writes the last line of a program that fails, after all others. The middle of a text that would have no room is
+    /// omitted: the kernel's verifier can say megabytes, and the cause is behind that.
     pub fn line(&self, text: &str) {
-        let _ = self.writer().write(format!("{text}\n").as_bytes());
+        let end = text.len().saturating_sub(MAX_END);
+        let line = if end > MAX_START {
+            let start = &text[..text.floor_char_boundary(MAX_START)];
+            format!("{start}\n...\n{}\n", &text[text.ceil_char_boundary(end)..])
+        } else {
+            format!("{text}\n")
+        };
+        let _ = self.writer().write(line.as_bytes());
     }
 
     /// What writes into it.

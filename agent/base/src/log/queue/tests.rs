@@ -68,3 +68,22 @@ fn the_end_waits_for_the_lines_before() {
     drop(log);
     assert_eq!(*received_bytes.lock().unwrap(), b"last\n");
 }
+
+#[test]
+fn of_a_long_last_line_start_and_end_are_written() {
+    let (permit, permits) = mpsc::channel();
+    drop(permit);
+    let received_bytes = Arc::new(Mutex::new(Vec::new()));
+    let to = Slow {
+        permits,
+        received_bytes: Arc::clone(&received_bytes),
+    };
+    let log = Log::start(to).unwrap();
+    let middle = "ü".repeat(MAX_BYTES);
+    log.line(&format!("load it: {middle}: Permission denied"));
+    drop(log);
+    let received = String::from_utf8(received_bytes.lock().unwrap().clone()).unwrap();
+    assert!(received.starts_with("load it: ü"), "{}", received.len());
+    assert!(received.ends_with("ü: Permission denied\n"));
+    assert!(received.len() < MAX_BYTES);
+}
