@@ -315,11 +315,11 @@ impl InboundPacket<'_> {
     #[inline(always)]
     fn assign(&self, port: u16) -> Result<(), ()> {
         let family = self.family() as u16;
-        self.assign_to(family, port, (0, LISTENER_SLOTS))
-            .or_else(|()| {
-                let first = listener_slot(self.tuple.destination, maps::target_seed());
-                self.assign_to(family | ON_ADDRESS, port, (first, ADDRESS_SLOTS))
-            })
+        if self.assign_to(family, port, (0, LISTENER_SLOTS)).is_ok() {
+            return Ok(());
+        }
+        let first = listener_slot(self.tuple.destination, maps::target_seed());
+        self.assign_to(family | ON_ADDRESS, port, (first, ADDRESS_SLOTS))
     }
 
     /// The same to the listeners on loopback, for connections of the pod's own.

@@ -374,7 +374,7 @@ fn listening(ops: &SockOps<'_>) {
     let is_on_loopback = local.is(Addr::loopback_of(local.family()));
     let serves_all = local.is_unspecified();
     let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
-    let (mut first, mut more) = (0, LISTENER_SLOTS - 1);
+    let mut first = 0;
     if port == policy.outbound_port {
         if !(is_on_loopback || serves_all) {
             return;
@@ -397,35 +397,41 @@ fn listening(ops: &SockOps<'_>) {
         }
         if !serves_all {
             place = ON_ADDRESS;
-            (first, more) = (listener_slot(local, maps::target_seed()), ADDRESS_SLOTS - 1);
+            first = listener_slot(local, maps::target_seed());
         }
     } else {
         return;
     }
-    let slots = (first, more);
+    let mut key = ListenerKey {
+        netns,
+        family: Family::V6 as u16 | place,
+        port,
+        slot: first,
+    };
     // One on an address of its own serves the family of that address, one on all addresses both unless it is IPv6-only.
     let mut is_refused = false;
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
-        is_refused = !add(ops, netns, Family::V6 as u16 | place, port, slots);
+        is_refused = !add(ops, &mut key, first);
     }
     if !ops.is_v6() || serves_all && !ops.is_v6_only() || local.family() == Family::V4 {
-        is_refused |= !add(ops, netns, Family::V4 as u16 | place, port, slots);
+        key.family = Family::V4 as u16 | place;
+        is_refused |= !add(ops, &mut key, first);
     }
     maps::set_sidecar(netns, mptcp, is_refused);
     debug!(ops.inner, "listening netns={} port={}", netns, port);
 }
 
-/// Stores the listener in the first free slot; all begin with the bits `first`, and `more` are the others. Answers `false` if the map takes no socket of its kind: those of MPTCP.
+/// Stores the listener in the first free slot. Answers `false` if the map takes no socket of its kind: those of MPTCP.
 #[inline(always)]
-fn add(ops: &SockOps<'_>, netns: u64, family: u16, port: u16, (first, more): (u32, u32)) -> bool {
+fn add(ops: &SockOps<'_>, key: &mut ListenerKey, first: u32) -> bool {
+    let others = if key.family & ON_ADDRESS == 0 {
+        LISTENER_SLOTS - 1
+    } else {
+        ADDRESS_SLOTS - 1
+    };
     for number in 0..LISTENER_SLOTS {
-        let mut key = ListenerKey {
-            netns,
-            family,
-            port,
-            slot: first | number & more,
-        };
-        match maps::add_listener(ops.inner.ops, &mut key) {
+        key.slot = first | number & others;
+        match maps::add_listener(ops.inner.ops, key) {
             Ok(()) => return true,
             Err(EEXIST) => {}
             Err(errno) => return errno == E2BIG || errno == ENOMEM,
