@@ -11,7 +11,7 @@ mod report;
 use std::path::Path;
 
 use self::report::Problem;
-use super::release;
+use super::{kernel_layout, release};
 
 pub use self::{
     capabilities::capabilities,
@@ -35,7 +35,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
             "BTF of the kernel",
             "5.4, CONFIG_DEBUG_INFO_BTF",
             "socket owners are unknown",
-            node::kernel_layout(),
+            kernel_layout::offsets(),
         ),
         Check::required(
             "bpf filesystem",

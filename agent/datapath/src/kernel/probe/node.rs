@@ -2,13 +2,14 @@
 
 use std::{
     fs::{self, File},
+    io,
     ops::ControlFlow,
     os::fd::AsFd as _,
     path::Path,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{maps, programs, report::Problem};
 use crate::kernel::{
@@ -22,14 +23,8 @@ use crate::kernel::{
     sys,
 };
 
-pub(super) fn kernel_layout() -> Result<(), String> {
-    kernel_layout::offsets()
-        .map(drop)
-        .map_err(|error| error.to_string())
-}
-
 pub(super) fn bpffs(path: &Path) -> Result<(), Problem> {
-    let pins = Pins::new(path).map_err(anyhow::Error::from);
+    let pins = Pins::new(path);
     let pins = mounted("bpf", pins)?;
     try_pins(&pins).map_err(|error| Problem::Unprepared(format!("{error:#}")))
 }
@@ -38,7 +33,7 @@ pub(super) fn bpffs(path: &Path) -> Result<(), Problem> {
 fn try_pins(pins: &Pins) -> Result<()> {
     layouts::refuse_other(pins.root())?;
     let trial = pins.trial();
-    let pinned = trial.lock().map_err(anyhow::Error::from);
+    let pinned = trial.lock();
     let pinned = pinned.and_then(|_held| match maps::smallest() {
         Ok(map) => replace_pin(map.as_fd(), &trial.map("doctor")),
         // Another line of the report says why.
@@ -50,19 +45,16 @@ fn try_pins(pins: &Pins) -> Result<()> {
 }
 
 /// Loads all that an agent loads at its start, and tries it. Nothing is attached.
-pub(super) fn own_programs(bpffs: &Path) -> Result<(), String> {
-    let load = || -> Result<()> {
-        let pins = Pins::new(bpffs)?;
-        layouts::remove_abandoned_trials(&pins)?;
-        let trial = pins.trial();
-        let held = trial.lock()?;
-        let loaded = Loaded::new(&trial, LogLevel::WARNINGS).and_then(|it| it.try_out());
-        let removed = layouts::remove_everything(trial.root());
-        drop(held);
-        loaded?;
-        removed.map(drop)
-    };
-    load().map_err(|error| format!("{error:#}"))
+pub(super) fn own_programs(bpffs: &Path) -> Result<()> {
+    let pins = Pins::new(bpffs)?;
+    layouts::remove_abandoned_trials(&pins)?;
+    let trial = pins.trial();
+    let held = trial.lock()?;
+    let loaded = Loaded::new(&trial, LogLevel::WARNINGS).and_then(|it| it.try_out());
+    let removed = layouts::remove_everything(trial.root());
+    drop(held);
+    loaded?;
+    removed.map(drop)
 }
 
 pub(super) fn cgroup2(given: Option<&Path>) -> Result<(), Problem> {
@@ -97,24 +89,21 @@ fn mounted<T>(fs_type: &str, found: Result<T>) -> Result<T, Problem> {
     })
 }
 
-pub(super) fn sock_diag() -> Result<(), String> {
+pub(super) fn sock_diag() -> io::Result<()> {
     let until = Instant::now() + Duration::from_secs(1);
     // The first socket shows that the kernel answers.
     let first = |_| ControlFlow::Break(());
-    sock_diag::visit(Sockets::Listening, until, first).map_err(|error| error.to_string())
+    sock_diag::visit(Sockets::Listening, until, first)
 }
 
-pub(super) fn netns_cookie() -> Result<(), String> {
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    sys::netns_cookie(socket.as_fd())
-        .map(drop)
-        .map_err(|error| error.to_string())
+pub(super) fn netns_cookie() -> io::Result<u64> {
+    sys::netns_cookie(std::net::UdpSocket::bind("127.0.0.1:0")?.as_fd())
 }
 
-pub(super) fn iterator(name: &str) -> Result<(), String> {
-    match kernel_layout::has_function(name) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("the kernel has no {name}")),
-        Err(error) => Err(error.to_string()),
-    }
+pub(super) fn iterator(name: &str) -> Result<()> {
+    ensure!(
+        kernel_layout::has_function(name)?,
+        "the kernel has no {name}"
+    );
+    Ok(())
 }

@@ -6,7 +6,12 @@ use std::{
     sync::OnceLock,
 };
 
-use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
+use aya_obj::generated::{
+    bpf_attach_type::{self, *},
+    bpf_func_id::{self, *},
+    bpf_insn,
+    bpf_prog_type::{self, *},
+};
 
 use crate::kernel::{forwarding, kernel_layout, sys};
 
@@ -25,12 +30,7 @@ fn is_disabled(facility: &str) -> bool {
 #[must_use]
 pub fn set_retval() -> bool {
     !is_disabled("set_retval")
-        && program(
-            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
-            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
-            Some(bpf_func_id::BPF_FUNC_set_retval),
-        )
-        .is_ok()
+        && program(BPF_CGROUP_INET4_CONNECT, Some(BPF_FUNC_set_retval)).is_ok()
 }
 
 /// Whether sk_lookup programs can read the interface a connection arrives on.
@@ -45,13 +45,7 @@ pub fn ingress_ifindex() -> bool {
         _bitfield_1: bpf_insn::new_bitfield_1(0, 1),
         ..instruction(LOAD_WORD, 0, 0)
     };
-    !is_disabled("ingress_ifindex")
-        && load(
-            bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP,
-            bpf_attach_type::BPF_SK_LOOKUP,
-            &[read],
-        )
-        .is_ok()
+    !is_disabled("ingress_ifindex") && load(BPF_SK_LOOKUP, &[read]).is_ok()
 }
 
 /// Whether programs can be attached to what an interface receives, by a link or by a tc filter.
@@ -61,9 +55,7 @@ pub fn ingress_programs() -> bool {
         return false;
     }
     ingress_links()
-        // Filters have no attach type of their own: it is 0.
-        || ingress_program(bpf_attach_type::BPF_CGROUP_INET_INGRESS)
-            .is_ok_and(|program| forwarding::work(program.as_fd()))
+        || load(BPF_CGROUP_INET_INGRESS, &[]).is_ok_and(|program| forwarding::work(program.as_fd()))
 }
 
 /// Whether links attach them (tcx, Linux 6.6).
@@ -74,7 +66,7 @@ pub fn ingress_links() -> bool {
     if is_disabled("tcx") {
         return false;
     }
-    let program = ingress_program(bpf_attach_type::BPF_TCX_INGRESS);
+    let program = load(BPF_TCX_INGRESS, &[]);
     let attached = program.and_then(|program| {
         sys::link_create_ingress(program.as_fd(), NO_INTERFACE, sys::Order::Last)
     });
@@ -93,49 +85,36 @@ pub fn shared_listeners() -> bool {
     })
 }
 
-fn ingress_program(attach_type: bpf_attach_type) -> io::Result<OwnedFd> {
-    loaded(bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS, attach_type, &[])
-}
-
 /// Whether connect can find the MPTCP socket that a subflow belongs to.
 #[must_use]
 pub fn mptcp_parent() -> bool {
-    let call = instruction(CALL, 0, bpf_func_id::BPF_FUNC_skc_to_mptcp_sock as i32);
-    !is_disabled("mptcp_parent") && connect(&[socket(), call]).is_ok()
+    let call = instruction(CALL, 0, BPF_FUNC_skc_to_mptcp_sock as i32);
+    !is_disabled("mptcp_parent") && load(BPF_CGROUP_INET4_CONNECT, &[socket(), call]).is_ok()
 }
 
 /// Whether connect can follow pointers in the kernel's structs.
-pub(super) fn typed_loads() -> Result<(), String> {
+pub(super) fn typed_loads() -> io::Result<OwnedFd> {
     const JUMP_IF_ZERO: u8 = 0x15;
-    let call = instruction(CALL, 0, bpf_func_id::BPF_FUNC_skc_to_tcp_sock as i32);
+    let call = instruction(CALL, 0, BPF_FUNC_skc_to_tcp_sock as i32);
     let unless_null = bpf_insn {
         off: 1,
         ..instruction(JUMP_IF_ZERO, 0, 0)
     };
     // The first field, into r0.
     let field = instruction(LOAD_DOUBLE_WORD, 0, 0);
-    connect(&[socket(), call, unless_null, field])
+    let code = [socket(), call, unless_null, field];
+    load(BPF_CGROUP_INET4_CONNECT, &code)
 }
 
 /// Whether programs of UDP sockets can read the kernel's memory by address, as those of DNS capture do.
-pub(super) fn reads_of_kernel_memory() -> Result<(), String> {
-    load(
-        bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
-        bpf_attach_type::BPF_CGROUP_UDP4_SENDMSG,
-        &read_of_kernel_memory(),
-    )
+pub(super) fn reads_of_kernel_memory() -> io::Result<OwnedFd> {
+    load(BPF_CGROUP_UDP4_SENDMSG, &read_of_kernel_memory())
 }
 
 /// Whether getsockopt programs can, to find out which end of a connection has connected.
 #[must_use]
 pub fn read_kernel() -> bool {
-    !is_disabled("read_kernel")
-        && load(
-            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCKOPT,
-            bpf_attach_type::BPF_CGROUP_GETSOCKOPT,
-            &read_of_kernel_memory(),
-        )
-        .is_ok()
+    !is_disabled("read_kernel") && load(BPF_CGROUP_GETSOCKOPT, &read_of_kernel_memory()).is_ok()
 }
 
 /// Copies eight bytes at address 0, which the helper checks, to the stack.
@@ -151,7 +130,7 @@ fn read_of_kernel_memory() -> [bpf_insn; 5] {
         instruction(ADD64_IMM, 1, -8),
         instruction(MOV64_IMM, 2, 8),
         instruction(MOV64_IMM, 3, 0),
-        instruction(CALL, 0, bpf_func_id::BPF_FUNC_probe_read_kernel as i32),
+        instruction(CALL, 0, BPF_FUNC_probe_read_kernel as i32),
     ]
 }
 
@@ -166,59 +145,48 @@ fn socket() -> bpf_insn {
     }
 }
 
-fn connect(code: &[bpf_insn]) -> Result<(), String> {
-    load(
-        bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
-        bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
-        code,
-    )
-}
-
 /// What [`smallest`] is attached to.
-pub(super) const SMALLEST: bpf_attach_type = bpf_attach_type::BPF_CGROUP_INET4_CONNECT;
+pub(super) const SMALLEST: bpf_attach_type = BPF_CGROUP_INET4_CONNECT;
 
 /// A program that allows every connection.
 pub(super) fn smallest() -> io::Result<OwnedFd> {
-    let sock_addr = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
-    loaded(sock_addr, SMALLEST, &[])
+    load(SMALLEST, &[])
 }
 
-/// Loads the smallest program of a type. It calls a helper, if one is given.
+/// Loads the smallest program that is attached so. It calls a helper, if one is given.
 pub(super) fn program(
-    program_type: bpf_prog_type,
     attach_type: bpf_attach_type,
     helper: Option<bpf_func_id>,
-) -> Result<(), String> {
+) -> io::Result<OwnedFd> {
     let mut instructions = Vec::new();
     if let Some(helper) = helper {
-        if helper == bpf_func_id::BPF_FUNC_set_retval {
+        if helper == BPF_FUNC_set_retval {
             instructions.push(instruction(MOV64_IMM, 1, 0));
         }
         instructions.push(instruction(CALL, 0, helper as i32));
     }
-    load(program_type, attach_type, &instructions)
+    load(attach_type, &instructions)
 }
 
 /// Loads instructions, followed by `return 1`.
-fn load(
-    program_type: bpf_prog_type,
-    attach_type: bpf_attach_type,
-    instructions: &[bpf_insn],
-) -> Result<(), String> {
-    loaded(program_type, attach_type, instructions)
-        .map(drop)
-        .map_err(|error| error.to_string())
-}
-
-fn loaded(
-    program_type: bpf_prog_type,
-    attach_type: bpf_attach_type,
-    instructions: &[bpf_insn],
-) -> io::Result<OwnedFd> {
+fn load(attach_type: bpf_attach_type, instructions: &[bpf_insn]) -> io::Result<OwnedFd> {
     const EXIT: u8 = 0x95;
     let end = [instruction(MOV64_IMM, 0, 1), instruction(EXIT, 0, 0)];
     let instructions = [instructions, &end].concat();
+    let program_type = type_of(attach_type);
     sys::program_load(program_type, Some(attach_type), "st_probe", &instructions)
+}
+
+/// The type of the programs that are attached so. tc filters have no attach type of their own: it is 0.
+const fn type_of(attach_type: bpf_attach_type) -> bpf_prog_type {
+    match attach_type {
+        BPF_SK_LOOKUP => BPF_PROG_TYPE_SK_LOOKUP,
+        BPF_CGROUP_SOCK_OPS => BPF_PROG_TYPE_SOCK_OPS,
+        BPF_CGROUP_INET_SOCK_RELEASE => BPF_PROG_TYPE_CGROUP_SOCK,
+        BPF_CGROUP_GETSOCKOPT | BPF_CGROUP_SETSOCKOPT => BPF_PROG_TYPE_CGROUP_SOCKOPT,
+        BPF_CGROUP_INET_INGRESS | BPF_TCX_INGRESS => BPF_PROG_TYPE_SCHED_CLS,
+        _ => BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+    }
 }
 
 fn instruction(code: u8, dst: u8, imm: i32) -> bpf_insn {

@@ -1,5 +1,7 @@
 //! The report of `sidetrack doctor` and its rows.
 
+use std::fmt::Display;
+
 use serde::Serialize;
 
 /// What was found.
@@ -43,22 +45,22 @@ pub(super) enum Problem {
     Unprepared(String),
 }
 
-impl From<String> for Problem {
-    fn from(problem: String) -> Self {
-        Self::Missing(problem)
+impl<E: Display> From<E> for Problem {
+    fn from(problem: E) -> Self {
+        Self::Missing(format!("{problem:#}"))
     }
 }
 
 impl Check {
     /// A facility that sidetrack needs.
-    pub(super) fn required(
+    pub(super) fn required<T>(
         facility: &str,
         since: &str,
         without: &str,
-        result: Result<(), impl Into<Problem>>,
+        result: Result<T, impl Into<Problem>>,
     ) -> Self {
         let (ok, problem) = match result.map_err(Into::into) {
-            Ok(()) => (Some(true), None),
+            Ok(_) => (Some(true), None),
             Err(Problem::Unprepared(problem)) => (Some(true), Some(problem)),
             Err(Problem::Missing(problem)) => (Some(false), Some(problem)),
         };
