@@ -80,7 +80,7 @@ fn was_repaired(fixture: &PodFixture, said: &str, times: impl RangeBounds<usize>
 }
 
 fn pins(fixture: &PodFixture) -> Result<Pins> {
-    Ok(Pins::new(&fixture.lab.places().bpffs)?)
+    Pins::new(&fixture.lab.places().bpffs)
 }
 
 fn maps(fixture: &PodFixture) -> Result<Maps> {

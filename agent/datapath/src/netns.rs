@@ -61,23 +61,11 @@ pub enum NetnsError {
     #[error("{0} is the node's own network namespace, which is never intercepted")]
     Host(PathBuf),
     /// It is on a file system that does not answer.
-    #[error("{path} cannot be looked at: {error}")]
-    Silent {
-        /// The path.
-        path: PathBuf,
-        /// What is known of it.
-        error: io::Error,
-    },
-    /// Anything else.
-    #[error("{operation} {path}: {error}")]
-    Io {
-        /// The operation that failed.
-        operation: &'static str,
-        /// Its object.
-        path: PathBuf,
-        /// The cause.
-        error: io::Error,
-    },
+    #[error("{0} cannot be looked at: {1}")]
+    Silent(PathBuf, io::Error),
+    /// Anything else: the operation that failed, its object, and the cause.
+    #[error("{0} {1}: {2}")]
+    Io(&'static str, PathBuf, io::Error),
 }
 
 /// An open network namespace. It keeps the namespace alive: it is closed when the pod has departed, and nothing of it
@@ -105,13 +93,7 @@ impl Netns {
 
     /// Opens a namespace by path; fails unless it is a network namespace other than the node's.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
-        let io = |operation| {
-            move |error: io::Error| NetnsError::Io {
-                operation,
-                path: path.to_owned(),
-                error,
-            }
-        };
+        let io = |operation| move |error| NetnsError::Io(operation, path.to_owned(), error);
         let file = namespace_at(path)?;
         if sys::namespace_type(file.as_fd()).ok() != Some(CloneFlags::CLONE_NEWNET.bits()) {
             return Err(NetnsError::NotNetns(path.to_owned()));
@@ -244,22 +226,15 @@ fn namespace_at(path: &Path) -> Result<File, NetnsError> {
     match opened {
         Ok((true, Some(file))) => Ok(file.into()),
         // It was opened, and there was no room for its descriptor.
-        Ok((true, None)) => Err(NetnsError::Io {
-            operation: "open",
-            path,
-            error: io::Error::from_raw_os_error(libc::EMFILE),
-        }),
+        Ok((true, None)) => {
+            let error = io::Error::from_raw_os_error(libc::EMFILE);
+            Err(NetnsError::Io("open", path, error))
+        }
         Ok(_) => Err(NetnsError::NotNetns(path)),
         Err(error) => Err(match error.kind() {
             io::ErrorKind::NotFound => NetnsError::Missing(path),
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                NetnsError::Silent { path, error }
-            }
-            _ => NetnsError::Io {
-                operation: "open",
-                path,
-                error,
-            },
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => NetnsError::Silent(path, error),
+            _ => NetnsError::Io("open", path, error),
         }),
     }
 }

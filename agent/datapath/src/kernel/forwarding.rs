@@ -14,7 +14,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use aya::Ebpf;
 use parking_lot::Mutex;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
@@ -22,6 +21,7 @@ use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 use super::{
     Datapath,
     attachments::{Link, pin_again, take},
+    layouts::entries,
     objects::{self, Loader, OnDemand},
     probe,
     sys::{self, Order},
@@ -32,10 +32,9 @@ pub use filters::{remove_all, work};
 /// The programs, each of which is in the kernel as long as a pod has it.
 #[derive(Debug)]
 pub struct Forwarding {
-    program: OnDemand<Weak<OwnedFd>>,
-    /// Those with a number of their own: for connections of the node what pods' networks call the node's, for DNS queries
-    /// the sidecar's port.
-    numbered: BTreeMap<(IngressProgram, u32), Weak<OwnedFd>>,
+    /// Some with a number of their own: for connections of the node what pods' networks call the node's, for DNS queries the
+    /// sidecar's port.
+    programs: BTreeMap<(IngressProgram, Option<u32>), OnDemand<Weak<OwnedFd>>>,
     /// Whether links attach it.
     has_links: bool,
 }
@@ -81,49 +80,31 @@ pub struct Attached {
 impl Default for Forwarding {
     fn default() -> Self {
         Self {
-            program: OnDemand::Unloaded,
-            numbered: BTreeMap::new(),
+            programs: BTreeMap::new(),
             has_links: probe::ingress_links(),
         }
     }
 }
 
 impl Forwarding {
-    /// The program, loaded unless a pod has it.
-    fn program(&mut self, loader: &Loader) -> Result<Arc<OwnedFd>> {
-        let known = self.program.loaded();
-        if known.is_some_and(|program| program.strong_count() == 0) {
-            self.program = OnDemand::Unloaded;
-        }
-        // Until it is handed over.
-        let mut loaded = None;
-        let program = self.program.get(|| {
-            let program = load(
-                loader.load(objects::FORWARD, &[])?,
-                name(IngressProgram::Forwarded),
-            )?;
-            Ok(Arc::downgrade(loaded.insert(program)))
-        })?;
-        program.upgrade().context("the last pod has just let it go")
-    }
-
-    /// A program with a global of this value.
-    fn numbered(
+    /// A program, loaded unless a pod has it; with a global of this value, if one is given.
+    fn program(
         &mut self,
         loader: &Loader,
         kind: IngressProgram,
-        (global, number): (&str, u32),
+        global: Option<(&str, u32)>,
     ) -> Result<Arc<OwnedFd>> {
-        let key = (kind, number);
-        if let Some(program) = self.numbered.get(&key).and_then(Weak::upgrade) {
-            return Ok(program);
-        }
-        let object = loader.load_set(objects::FORWARD, &[(global, number)])?;
-        let program = load(object, name(kind))?;
-        self.numbered
-            .retain(|_, program| program.strong_count() > 0);
-        self.numbered.insert(key, Arc::downgrade(&program));
-        Ok(program)
+        let in_use = |it: &Weak<OwnedFd>| it.strong_count() > 0;
+        self.programs.retain(|_, it| it.loaded().is_none_or(in_use));
+        let key = (kind, global.map(|(_, number)| number));
+        // Until it is handed over.
+        let mut loaded = None;
+        let program = self.programs.entry(key).or_default().get(|| {
+            let mut object = loader.load_set(objects::FORWARD, global.as_slice())?;
+            let program = objects::load_program(&mut object, name(kind))?;
+            Ok(Arc::downgrade(loaded.insert(Arc::new(program))))
+        })?;
+        program.upgrade().context("the last pod has just let it go")
     }
 }
 
@@ -134,10 +115,6 @@ const fn name(kind: IngressProgram) -> &'static str {
         IngressProgram::NodeCalls => "st_node_calls",
         IngressProgram::Queries => "st_dns_queries",
     }
-}
-
-fn load(mut ebpf: Ebpf, name: &str) -> Result<Arc<OwnedFd>> {
-    objects::load_program(&mut ebpf, name).map(Arc::new)
 }
 
 /// Attaches the program to interfaces of the calling thread's namespace, to so many at a time. Filters it also removes
@@ -195,7 +172,7 @@ impl Datapath {
     /// # Errors
     /// If this kernel does not take it.
     pub fn load_forwarding(&mut self, pod: &mut PodForwarding) -> Result<()> {
-        pod.program = Some(self.forwarding.program(&self.loader)?);
+        pod.program = Some(self.forwarding.program(&self.loader, pod.kind, None)?);
         Ok(())
     }
 
@@ -207,9 +184,8 @@ impl Datapath {
         if !pod.has_links || !probe::shared_listeners() {
             bail!("that takes Linux 6.6");
         }
-        let global = ("NODE_NETNS_ID", netns_id);
-        let forwarding = &mut self.forwarding;
-        pod.program = Some(forwarding.numbered(&self.loader, pod.kind, global)?);
+        let global = Some(("NODE_NETNS_ID", netns_id));
+        pod.program = Some(self.forwarding.program(&self.loader, pod.kind, global)?);
         Ok(())
     }
 
@@ -218,8 +194,8 @@ impl Datapath {
     /// # Errors
     /// If this kernel does not take it.
     pub fn load_queries(&mut self, pod: &mut PodForwarding, port: u16) -> Result<()> {
-        let global = ("DNS_CAPTURE_PORT", port.into());
-        let program = self.forwarding.numbered(&self.loader, pod.kind, global)?;
+        let global = Some(("DNS_CAPTURE_PORT", port.into()));
+        let program = self.forwarding.program(&self.loader, pod.kind, global)?;
         if pod
             .program
             .as_ref()
@@ -362,12 +338,13 @@ fn is_on(link: BorrowedFd<'_>, ifindex: u32) -> bool {
 
 /// The interfaces that have a pin.
 fn pinned(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        result => result.with_context(|| format!("list {}", dir.display()))?,
+    let pins = entries(dir).with_context(|| format!("list {}", dir.display()))?;
+    let index = |pin: &PathBuf| {
+        pin.file_name()?
+            .to_str()?
+            .strip_prefix(prefix)?
+            .parse()
+            .ok()
     };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    Ok(names
-        .filter_map(|name| name.to_str()?.strip_prefix(prefix)?.parse().ok())
-        .collect())
+    Ok(pins.iter().filter_map(index).collect())
 }

@@ -8,12 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context as _, Result, bail};
 use sidetrack_common::LAYOUT_VERSION;
 
 pub use self::removal::{
     Removed, list_everything, remove_abandoned_trials, remove_everything, remove_own,
 };
-use super::pins::PinError;
 
 /// The suffix of a pin that is not yet renamed to its final name.
 pub const ASIDE: &str = "_new";
@@ -37,19 +37,21 @@ fn version(path: &Path) -> Option<u32> {
 }
 
 /// Fails if there are pins of a build with another layout: this build cannot read its rows.
-pub fn refuse_other(root: &Path) -> Result<(), PinError> {
-    let listed = |path: &Path, error| super::pins::context("list", path)(error);
-    let versions = versions(root).map_err(|error| listed(root, error))?;
+pub fn refuse_other(root: &Path) -> Result<()> {
+    let versions = versions(root).with_context(|| format!("list {}", root.display()))?;
     for (version, path) in versions.into_iter().rev() {
-        if version != LAYOUT_VERSION && has_pins(&path).map_err(|error| listed(&path, error))? {
-            return Err(PinError::OtherLayout { version, path });
+        let shown = path.display();
+        if version != LAYOUT_VERSION && has_pins(&path).with_context(|| format!("list {shown}"))? {
+            bail!(
+                "{shown} is of another sidetrack version: this one (layout {LAYOUT_VERSION}) cannot read its maps (layout {version}). Pods stay intercepted by the attached programs: install that version again, or run `sidetrack cleanup` first. After a cleanup pods are not intercepted until an agent has enrolled them again"
+            );
         }
     }
     Ok(())
 }
 
 /// The paths in a directory, sorted; empty if the directory does not exist.
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = match fs::read_dir(dir) {
         Ok(entries) => entries
             .map(|entry| entry.map(|entry| entry.path()))

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::{Context as _, Result, ensure};
 use nix::{
     fcntl::{Flock, FlockArg},
     sys::statfs::{BPF_FS_MAGIC, statfs},
@@ -20,51 +21,6 @@ use super::layouts;
 /// Where nodes have their bpffs.
 const USUAL: &str = "/sys/fs/bpf";
 
-/// Why the pin directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PinError {
-    /// The path is not a bpffs.
-    #[error(
-        "{0} is not a bpffs: pass the mount point of one with --bpffs PATH; `mount -t bpf bpf {USUAL}` mounts the usual one"
-    )]
-    NotBpffs(PathBuf),
-    /// Another agent owns it.
-    #[error(
-        "another sidetrack agent uses {0}: stop it first, or give this one its own with --bpffs PATH"
-    )]
-    InUse(PathBuf),
-    /// There are pins of a build with another layout of maps.
-    #[error(
-        "{path} is of another sidetrack version: this one (layout {LAYOUT_VERSION}) cannot read its maps (layout {version}). Pods stay intercepted by the attached programs: install that version again, or run `sidetrack cleanup` first. After a cleanup pods are not intercepted until an agent has enrolled them again"
-    )]
-    OtherLayout {
-        /// Its layout.
-        version: u32,
-        /// Where it is.
-        path: PathBuf,
-    },
-    /// Anything else.
-    #[error("{operation} {path}: {error}")]
-    Io {
-        /// The operation that failed.
-        operation: &'static str,
-        /// Its object.
-        path: PathBuf,
-        /// The cause.
-        error: io::Error,
-    },
-}
-
-/// Adds operation and path to an I/O error.
-pub fn context(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> PinError {
-    let path = path.to_owned();
-    move |error| PinError::Io {
-        operation,
-        path: path.clone(),
-        error,
-    }
-}
-
 /// The pin directory of one bpffs mount.
 #[derive(Clone, Debug)]
 pub struct Pins {
@@ -74,14 +30,16 @@ pub struct Pins {
 impl Pins {
     /// For a bpffs mount point, or a directory whose `sidetrack` is a directory of a bpffs: a container gets
     /// no more of the node's. Fails for other directories.
-    pub fn new(bpffs: &Path) -> Result<Self, PinError> {
+    pub fn new(bpffs: &Path) -> Result<Self> {
         let root = bpffs.join(names::PIN_ROOT);
         let is_bpffs =
             |path: &Path| statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC);
-        if is_bpffs(bpffs) || is_bpffs(&root) {
-            return Ok(Self { root });
-        }
-        Err(PinError::NotBpffs(bpffs.to_owned()))
+        ensure!(
+            is_bpffs(bpffs) || is_bpffs(&root),
+            "{} is not a bpffs: pass the mount point of one with --bpffs PATH; `mount -t bpf bpf {USUAL}` mounts the usual one",
+            bpffs.display()
+        );
+        Ok(Self { root })
     }
 
     /// A directory of its own in which an agent's first steps can be tried: where an agent would make its own, or
@@ -173,41 +131,40 @@ impl Pins {
     }
 
     /// Creates the directories and locks them; fails if there are pins of a newer build.
-    pub fn lock(&self) -> Result<Lock, PinError> {
+    pub fn lock(&self) -> Result<Lock> {
         layouts::refuse_other(&self.root)?;
         for dir in [
             self.version().join("maps"),
             self.version().join("links"),
             self.pods(),
         ] {
-            fs::create_dir_all(&dir).map_err(context("create", &dir))?;
+            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         }
-        self.try_lock()?
-            .ok_or_else(|| PinError::InUse(self.root.clone()))
+        self.try_lock()?.with_context(|| {
+            format!(
+                "another sidetrack agent uses {}: stop it first, or give this one its own with --bpffs PATH",
+                self.root.display()
+            )
+        })
     }
 
     /// Locks the existing directory; `None` if an agent holds the lock.
-    pub fn try_lock(&self) -> Result<Option<Lock>, PinError> {
-        let dir = File::open(&self.root).map_err(context("open", &self.root))?;
+    pub fn try_lock(&self) -> Result<Option<Lock>> {
+        let root = self.root.display();
+        let dir = File::open(&self.root).with_context(|| format!("open {root}"))?;
         match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Some(Lock(lock))),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(context("lock", &self.root)(errno.into())),
+            Err((_, errno)) => Err(io::Error::from(errno)).with_context(|| format!("lock {root}")),
         }
     }
 
     /// Cookies of the pods that have a pinned link.
-    pub fn pinned_pods(&self) -> Result<Vec<u64>, PinError> {
+    pub fn pinned_pods(&self) -> Result<Vec<u64>> {
         let dir = self.pods();
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(context("list", &dir)(error)),
-        };
-        Ok(entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect())
+        let pods = layouts::entries(&dir).with_context(|| format!("list {}", dir.display()))?;
+        let cookie = |pod: &PathBuf| pod.file_name()?.to_str()?.parse().ok();
+        Ok(pods.iter().filter_map(cookie).collect())
     }
 }
 

@@ -13,16 +13,6 @@ const HEADER: usize = 4;
 /// The part of an attribute's type that is no flag (`NLA_TYPE_MASK`).
 const TYPE_MASK: u16 = 0x3fff;
 
-/// What an answer is read for, by its type.
-struct Needed {
-    /// Bytes before its attributes.
-    header: usize,
-    /// The attributes; all if there are none.
-    attributes: &'static [u16],
-    /// Those that are names of interfaces.
-    names: &'static [u16],
-}
-
 /// An answer to a dump.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -57,42 +47,37 @@ impl NetlinkDeserializable for Answer {
     }
 }
 
-impl Needed {
-    const fn of(message_type: u16) -> Option<Self> {
-        let (header, attributes, names): (_, &[u16], &[u16]) = match message_type {
-            libc::RTM_NEWLINK => (
-                16,
-                &[libc::IFLA_IFNAME, libc::IFLA_MASTER, libc::IFLA_LINKINFO],
-                &[libc::IFLA_IFNAME],
-            ),
-            libc::RTM_NEWADDR => (
-                8,
-                &[libc::IFA_ADDRESS, libc::IFA_LOCAL, libc::IFA_FLAGS],
-                &[],
-            ),
-            libc::RTM_NEWROUTE => (
-                12,
-                &[
-                    libc::RTA_DST,
-                    libc::RTA_OIF,
-                    libc::RTA_GATEWAY,
-                    libc::RTA_PRIORITY,
-                    libc::RTA_PREFSRC,
-                    libc::RTA_MULTIPATH,
-                    libc::RTA_TABLE,
-                ],
-                &[],
-            ),
-            // One with an attribute that is not known is not followed.
-            libc::RTM_NEWRULE => (12, &[], &[FRA_IIFNAME, FRA_OIFNAME]),
-            _ => return None,
-        };
-        Some(Self {
-            header,
-            attributes,
-            names,
-        })
-    }
+/// What an answer is read for, by its type: the bytes before its attributes, the attributes (all if there are none), and
+/// those of them that are names of interfaces.
+const fn needed_of(message_type: u16) -> Option<(usize, &'static [u16], &'static [u16])> {
+    Some(match message_type {
+        libc::RTM_NEWLINK => (
+            16,
+            &[libc::IFLA_IFNAME, libc::IFLA_MASTER, libc::IFLA_LINKINFO],
+            &[libc::IFLA_IFNAME],
+        ),
+        libc::RTM_NEWADDR => (
+            8,
+            &[libc::IFA_ADDRESS, libc::IFA_LOCAL, libc::IFA_FLAGS],
+            &[],
+        ),
+        libc::RTM_NEWROUTE => (
+            12,
+            &[
+                libc::RTA_DST,
+                libc::RTA_OIF,
+                libc::RTA_GATEWAY,
+                libc::RTA_PRIORITY,
+                libc::RTA_PREFSRC,
+                libc::RTA_MULTIPATH,
+                libc::RTA_TABLE,
+            ],
+            &[],
+        ),
+        // One with an attribute that is not known is not followed.
+        libc::RTM_NEWRULE => (12, &[], &[FRA_IIFNAME, FRA_OIFNAME]),
+        _ => return None,
+    })
 }
 
 /// `FRA_IIFNAME` of linux/fib_rules.h.
@@ -102,18 +87,18 @@ const FRA_OIFNAME: u16 = 17;
 
 /// What is needed of a message, with names that are text.
 fn needed(message_type: u16, payload: &[u8]) -> Vec<u8> {
-    let Some(needed) = Needed::of(message_type) else {
+    let Some((header, wanted, names)) = needed_of(message_type) else {
         return payload.to_vec();
     };
-    let (header, attributes) = payload.split_at(needed.header.min(payload.len()));
+    let (header, attributes) = payload.split_at(header.min(payload.len()));
     let mut kept = header.to_vec();
     for (kind, content) in Attributes(attributes) {
-        let is_needed = needed.attributes.is_empty() || needed.attributes.contains(&kind);
+        let is_needed = wanted.is_empty() || wanted.contains(&kind);
         if !is_needed {
             continue;
         }
         let mut content = content.to_vec();
-        if needed.names.contains(&kind) {
+        if names.contains(&kind) {
             if str::from_utf8(&content).is_err() {
                 let name = content.strip_suffix(b"\0").unwrap_or(&content);
                 content = name.escape_ascii().to_string().into_bytes();
