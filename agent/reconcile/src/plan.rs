@@ -180,74 +180,35 @@ pub fn write<'a, P>(
     id: PolicyId,
     processes: &'a P,
 ) -> Steps<'a, P> {
-    use OnFailure::{Abort, Stale, Stop};
     use Phase::{After, Before};
+    let [abort, stale, stop] = [OnFailure::Abort, OnFailure::Stale, OnFailure::Stop].map(Some);
     let passes = change == Change::Enroll { passes: true };
+    let (allow, end) = (abort.filter(|_| passes), stale.filter(|_| passes));
     // Each with what a failure means in an enrollment, in a change of policy and in a refresh.
     let steps = [
         // All that follows is computed from it.
-        (Step::ReadNamespace, Some(Abort), Some(Abort), Some(Stop)),
+        (Step::ReadNamespace, abort, abort, stop),
         // The route of its targets is written with the namespace; its flag with the pod's row. IPv6 that is not captured
         // was not captured before either: no reason to keep the policy before.
-        (
-            Step::CaptureV6(policy),
-            Some(Abort),
-            Some(Stale),
-            Some(Stale),
-        ),
+        (Step::CaptureV6(policy), abort, stale, stale),
         // For the families that are captured. Without it a connection to a transparent sidecar gets no answer.
-        (
-            Step::SetReturnRoute(policy, Before),
-            Some(Abort),
-            Some(Abort),
-            Some(Stale),
-        ),
+        (Step::SetReturnRoute(policy, Before), abort, abort, stale),
         // Exclusions that are added count before the policy does, those that are dropped until it does.
-        (
-            Step::WriteNamespace(policy, Before),
-            Some(Abort),
-            Some(Abort),
-            None,
-        ),
+        (Step::WriteNamespace(policy, Before), abort, abort, None),
         // Without them a packet from outside would pass the sidecar.
-        (Step::AttachPrograms, Some(Abort), None, None),
+        (Step::AttachPrograms, abort, None, None),
         // A sidecar that is not in the map is one that is down.
-        (
-            Step::AdoptListeners(policy, processes),
-            Some(Abort),
-            Some(Abort),
-            None,
-        ),
+        (Step::AdoptListeners(policy, processes), abort, abort, None),
         // Without it the row refuses what the policy lets pass.
-        (
-            Step::AllowBeforeSidecar(policy),
-            passes.then_some(Abort),
-            None,
-            None,
-        ),
+        (Step::AllowBeforeSidecar(policy), allow, None, None),
         // From here on the policy is active.
-        (Step::WritePod(policy, id), Some(Abort), Some(Abort), None),
+        (Step::WritePod(policy, id), abort, abort, None),
         // The sidecar may have begun to listen before the programs could see it, or listens on what has become the
         // outbound port only now.
-        (
-            Step::EndBeforeSidecar(policy),
-            passes.then_some(Stale),
-            Some(Stale),
-            None,
-        ),
+        (Step::EndBeforeSidecar(policy), end, stale, None),
         // The policy that needed them is active no more.
-        (
-            Step::WriteNamespace(policy, After),
-            Some(Stale),
-            Some(Stale),
-            Some(Stale),
-        ),
-        (
-            Step::SetReturnRoute(policy, After),
-            Some(Stale),
-            Some(Stale),
-            Some(Stale),
-        ),
+        (Step::WriteNamespace(policy, After), stale, stale, stale),
+        (Step::SetReturnRoute(policy, After), stale, stale, stale),
     ];
     let of_change = steps
         .into_iter()

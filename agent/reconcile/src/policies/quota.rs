@@ -3,8 +3,6 @@
 //! Invariant: whatever lists the authors of some pods write, a pod with short lists can be enrolled. A part of each
 //! map is kept for short lists, no namespace gets more than its quota of the rest, and no policy more than its own.
 
-use std::fmt;
-
 use sidetrack_common::names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY};
 use sidetrack_policy::compiled::{CompiledPolicy, ListSizes};
 
@@ -19,75 +17,18 @@ const POLICY: usize = 8;
 /// The policies of a namespace may have three eighths of a map's rows.
 const NAMESPACE: (usize, usize) = (3, 8);
 
-/// The maps of lists.
+/// The maps of lists: how many rows of each a policy has, what a row holds, and the map's rows.
+type Kind = (fn(&ListSizes) -> usize, &'static str, usize);
 const KINDS: [Kind; 3] = [
-    Kind {
-        rows: |sizes| sizes.ports,
-        entries: "ports",
-        capacity: PORT_RULES_CAPACITY,
-    },
-    Kind {
-        rows: |sizes| sizes.ranges,
-        entries: "IP ranges",
-        capacity: RANGE_RULES_CAPACITY,
-    },
-    Kind {
-        rows: |sizes| sizes.owners,
-        entries: "users and groups",
-        capacity: OWNER_RULES_CAPACITY,
-    },
+    (|it| it.ports, "ports", PORT_RULES_CAPACITY),
+    (|it| it.ranges, "IP ranges", RANGE_RULES_CAPACITY),
+    (|it| it.owners, "users and groups", OWNER_RULES_CAPACITY),
 ];
-
-struct Kind {
-    rows: fn(&ListSizes) -> usize,
-    /// What a row holds.
-    entries: &'static str,
-    /// Rows of the map.
-    capacity: usize,
-}
-
-impl Kind {
-    /// So many rows of a policy come from what is kept for short lists.
-    const fn short(&self) -> usize {
-        self.capacity / RESERVED_PART / SHORT_POLICIES
-    }
-}
 
 /// A policy whose lists exceed a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the lists of its policy have {rows} {entries}; {bound}: shorten the lists{cure}")]
-pub struct Excess {
-    rows: usize,
-    entries: &'static str,
-    bound: Bound,
-    cure: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Bound {
-    /// What one policy may have.
-    Policy(usize),
-    /// What a namespace may have, and what its other policies have.
-    Namespace(usize, usize),
-    /// What all long lists of the node may have, and what those there are have.
-    Node(usize, usize),
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(most) => write!(f, "a policy may have {most}"),
-            Self::Namespace(most, used) => write!(
-                f,
-                "the policies of a namespace may have {most} on a node, and others of this namespace have {used}"
-            ),
-            Self::Node(most, used) => write!(
-                f,
-                "the policies of a node may have {most}, and others have {used}"
-            ),
-        }
-    }
-}
+#[error("the lists of its policy have {0}")]
+pub struct Excess(String);
 
 /// Whether a new policy has room beside what the other policies of its namespace and of the node have.
 ///
@@ -99,34 +40,34 @@ pub(super) fn check(
     node: &ListSizes,
 ) -> Result<(), Excess> {
     let sizes = policy.list_sizes();
-    for kind in &KINDS {
-        let rows = (kind.rows)(&sizes);
-        if rows <= kind.short() {
+    for (rows_of, entries, capacity) in KINDS {
+        let rows = rows_of(&sizes);
+        // So many come from what is kept for short lists.
+        if rows <= capacity / RESERVED_PART / SHORT_POLICIES {
             continue;
         }
-        let excess = |bound, cure| {
-            Err(Excess {
-                rows,
-                entries: kind.entries,
-                bound,
-                cure,
-            })
+        let excess = |bound: String, cure: &str| {
+            let text = format!("{rows} {entries}; {bound}: shorten the lists{cure}");
+            Err(Excess(text))
         };
-        let most = kind.capacity / POLICY;
+        let most = capacity / POLICY;
         if rows > most {
-            return excess(Bound::Policy(most), "");
+            return excess(format!("a policy may have {most}"), "");
         }
         let (part, whole) = NAMESPACE;
-        let most = kind.capacity * part / whole;
-        let used = (kind.rows)(namespace);
+        let most = capacity * part / whole;
+        let used = rows_of(namespace);
         if used + rows > most {
-            let cure = ", or let pods of the namespace have the same lists";
-            return excess(Bound::Namespace(most, used), cure);
+            let bound = format!(
+                "the policies of a namespace may have {most} on a node, and others of this namespace have {used}"
+            );
+            return excess(bound, ", or let pods of the namespace have the same lists");
         }
-        let most = kind.capacity - kind.capacity / RESERVED_PART;
-        let used = (kind.rows)(node);
+        let most = capacity - capacity / RESERVED_PART;
+        let used = rows_of(node);
         if used + rows > most {
-            return excess(Bound::Node(most, used), ", or move pods to other nodes");
+            let bound = format!("the policies of a node may have {most}, and others have {used}");
+            return excess(bound, ", or move pods to other nodes");
         }
     }
     Ok(())
