@@ -14,7 +14,7 @@ mod wrap;
 pub use self::{
     columns::{cells, header},
     draw::{Theme, draw},
-    meter::{Meter, Pod},
+    meter::Meter,
     report::{Origin, PerSecond, Row, TopReport},
     run::{Outlet, Source, Traced, Update, run},
     view::{Ask, PodKey, Settings, View},

@@ -3,65 +3,50 @@
 use super::report::{PerSecond, Row};
 use crate::{Connections, output::or_dash};
 
-const COLUMNS: [&str; 7] = [
-    "STATE",
-    "SIDECAR",
-    "OUT/S",
-    "IN/S",
-    "REFUSED/S",
-    "REFUSED",
-    "UNTOUCHED",
+/// A heading, and a pod's cell below it.
+type Column = (&'static str, fn(&Row) -> String);
+
+static COLUMNS: [Column; 7] = [
+    ("STATE", |row| row.state.clone()),
+    ("SIDECAR", |row| or_dash(row.sidecar.as_ref())),
+    ("OUT/S", |row| rate(row, |of| of.outbound_redirected)),
+    ("IN/S", |row| rate(row, |of| of.inbound_redirected)),
+    ("REFUSED/S", |row| rate(row, |of| of.refused)),
+    ("REFUSED", |row| count(row, |of| of.refused)),
+    ("UNTOUCHED", |row| count(row, |of| of.untouched)),
 ];
 /// What wide output adds.
-const WIDE: [&str; 8] = [
-    "UNTOUCHED/S",
-    "OUT",
-    "IN",
-    "WAITING",
-    "GIVEN-UP",
-    "BEFORE-SIDECAR",
-    "UDP",
-    "REASON",
+static WIDE: [Column; 8] = [
+    ("UNTOUCHED/S", |row| rate(row, |of| of.untouched)),
+    ("OUT", |row| count(row, |of| of.outbound_redirected)),
+    ("IN", |row| count(row, |of| of.inbound_redirected)),
+    ("WAITING", waiting),
+    ("GIVEN-UP", |row| count(row, |of| of.given_up)),
+    ("BEFORE-SIDECAR", |row| count(row, |of| of.before_sidecar)),
+    ("UDP", |row| count(row, |of| of.udp)),
+    ("REASON", |row| or_dash(row.reason.as_ref())),
 ];
+
+fn columns(wide: bool) -> impl Iterator<Item = &'static Column> {
+    COLUMNS.iter().chain(WIDE.iter().filter(move |_| wide))
+}
 
 /// The headings. With nodes, the second column is the pod's.
 #[must_use]
 pub fn header(with_node: bool, wide: bool) -> Vec<&'static str> {
-    let mut header = vec!["POD"];
-    header.extend(with_node.then_some("NODE"));
-    header.extend(COLUMNS);
-    header.extend(wide.then_some(WIDE).into_iter().flatten());
-    header
+    let first = ["POD"].into_iter().chain(with_node.then_some("NODE"));
+    first
+        .chain(columns(wide).map(|(heading, _)| *heading))
+        .collect()
 }
 
 /// A pod's cells.
 #[must_use]
 pub fn cells(row: &Row, node: Option<&str>, wide: bool) -> Vec<String> {
-    let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
-    let mut cells = vec![row.full_name()];
-    cells.extend(node.map(str::to_owned));
-    cells.extend([
-        row.state.clone(),
-        text(row.sidecar.as_deref()),
-        rate(row, |of| of.outbound_redirected),
-        rate(row, |of| of.inbound_redirected),
-        rate(row, |of| of.refused),
-        count(row, |of| of.refused),
-        count(row, |of| of.untouched),
-    ]);
-    if wide {
-        cells.extend([
-            rate(row, |of| of.untouched),
-            count(row, |of| of.outbound_redirected),
-            count(row, |of| of.inbound_redirected),
-            waiting(row),
-            count(row, |of| of.given_up),
-            count(row, |of| of.before_sidecar),
-            count(row, |of| of.udp),
-            text(row.reason.as_deref()),
-        ]);
-    }
-    cells
+    let first = [row.full_name()].into_iter().chain(node.map(str::to_owned));
+    first
+        .chain(columns(wide).map(|(_, cell)| cell(row)))
+        .collect()
 }
 
 /// Connections that wait for a sidecar that hangs.

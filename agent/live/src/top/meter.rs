@@ -5,26 +5,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use super::report::{PerSecond, Row};
-use crate::{Connections, Sidecar};
-
-/// A pod's counters at one moment.
-#[derive(Clone, Debug)]
-pub struct Pod {
-    /// Kubernetes namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// The agent's word for its state.
-    pub state: String,
-    /// Why, unless it is enrolled without a problem.
-    pub reason: Option<String>,
-    /// Cookie of its network namespace, when enrolled. Counters belong to it.
-    pub cookie: Option<u64>,
-    /// What its sidecar does.
-    pub sidecar: Sidecar,
-    /// Connections so far.
-    pub connections: Connections,
-}
+use crate::Connections;
 
 /// What is remembered of a pod.
 #[derive(Clone, Copy, Debug)]
@@ -45,21 +26,24 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Takes a reading. `at` is when the counters were read, on any clock that never goes back. Pods of the
-    /// first reading have no rates.
-    pub fn read(&mut self, at: Duration, pods: Vec<Pod>) -> (Option<Duration>, Vec<Row>) {
+    /// Takes a reading of pods, each with the cookie of its network namespace when enrolled: counters belong to it. `at` is
+    /// when they were read, on any clock that never goes back. Pods of the first reading have no rates.
+    pub fn read(
+        &mut self,
+        at: Duration,
+        pods: Vec<(Option<u64>, Row)>,
+    ) -> (Option<Duration>, Vec<Row>) {
         let since = self.at.replace(at).and_then(|last| at.checked_sub(last));
         let mut last = HashMap::new();
-        let rows = pods.into_iter().map(|pod| {
-            let key = (pod.namespace.clone(), pod.name.clone());
-            let mut rates = None;
-            if let Some(cookie) = pod.cookie {
+        let rows = pods.into_iter().map(|(cookie, mut row)| {
+            if let (Some(cookie), Some(counts)) = (cookie, row.connections) {
+                let key = (row.namespace.clone(), row.name.clone());
                 let before = self.last.get(&key).filter(|last| last.cookie == cookie);
-                let now = next(before, cookie, at, pod.connections);
-                rates = before.and_then(|before| rates_since(before, &now));
+                let now = next(before, cookie, at, counts);
+                row.per_second = before.and_then(|before| rates_since(before, &now));
                 last.insert(key, now);
             }
-            row(pod, rates)
+            row
         });
         let rows = rows.collect();
         self.last = last;
@@ -109,20 +93,6 @@ fn is_after(now: &Connections, before: &Connections) -> bool {
         .iter()
         .zip(sums(before))
         .all(|(now, before)| *now >= before)
-}
-
-fn row(pod: Pod, per_second: Option<PerSecond>) -> Row {
-    let is_enrolled = pod.cookie.is_some();
-    Row {
-        sidecar: is_enrolled.then(|| pod.sidecar.word().to_owned()),
-        waiting: is_enrolled.then(|| pod.sidecar.waiting()),
-        connections: is_enrolled.then_some(pod.connections),
-        namespace: pod.namespace,
-        name: pod.name,
-        state: pod.state,
-        reason: pod.reason,
-        per_second,
-    }
 }
 
 #[cfg(test)]

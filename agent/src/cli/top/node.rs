@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use parking_lot::Mutex;
 use sidetrack_live::{
     TraceLine,
-    top::{Meter, Origin, Outlet, Pod, PodKey, Source, TopReport, Traced, Update},
+    top::{Meter, Origin, Outlet, PodKey, Row, Source, TopReport, Traced, Update},
 };
 use tokio::sync::mpsc;
 
@@ -68,7 +68,7 @@ impl Node {
             Err(_) => (None, Vec::new()),
         };
         problems.extend(pods.iter().filter_map(PodStatus::problem));
-        let pods = pods.into_iter().filter(is_shown).map(pod);
+        let pods = pods.into_iter().filter(is_shown).map(row);
         let mut meter = self.meter.lock();
         let (since, pods) = meter.read(at, pods.collect());
         TopReport {
@@ -134,14 +134,19 @@ fn is_shown(pod: &PodStatus) -> bool {
     pod.state != PodState::Skipped
 }
 
-fn pod(pod: PodStatus) -> Pod {
-    Pod {
-        state: pod.state.name().to_owned(),
+/// A row without rates, and the cookie of the pod's network namespace when enrolled.
+fn row(pod: PodStatus) -> (Option<u64>, Row) {
+    let cookie = pod.netns.map(|netns| netns.cookie);
+    let sidecar = cookie.map(|_| pod.sidecar.unwrap_or_default());
+    let row = Row {
+        sidecar: sidecar.as_ref().map(|it| it.word().to_owned()),
+        waiting: sidecar.map(|it| it.waiting()),
+        connections: cookie.map(|_| pod.connections),
         namespace: pod.namespace,
         name: pod.name,
+        state: pod.state.name().to_owned(),
         reason: pod.reason,
-        cookie: pod.netns.map(|netns| netns.cookie),
-        sidecar: pod.sidecar.unwrap_or_default(),
-        connections: pod.connections,
-    }
+        per_second: None,
+    };
+    (cookie, row)
 }

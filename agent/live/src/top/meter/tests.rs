@@ -2,19 +2,21 @@
 
 use std::time::Duration;
 
-use super::{Meter, Pod};
-use crate::{Connections, Sidecar, top::Row};
+use super::Meter;
+use crate::{Connections, top::Row};
 
-fn pod(cookie: u64, connections: Connections) -> Pod {
-    Pod {
+fn pod(cookie: u64, connections: Connections) -> (Option<u64>, Row) {
+    let row = Row {
         namespace: "shop".to_owned(),
         name: "web-0".to_owned(),
         state: "enrolled".to_owned(),
         reason: None,
-        cookie: Some(cookie),
-        sidecar: Sidecar::Up,
-        connections,
-    }
+        sidecar: None,
+        waiting: None,
+        per_second: None,
+        connections: Some(connections),
+    };
+    (Some(cookie), row)
 }
 
 fn outbound(count: u64) -> Connections {
@@ -100,23 +102,13 @@ fn a_connection_that_fails_later_is_no_negative_rate() {
 #[test]
 fn pods_that_are_not_enrolled_have_no_counters() {
     let mut meter = Meter::default();
-    let waiting = Pod {
-        state: "waiting".to_owned(),
-        cookie: None,
-        ..pod(1, outbound(0))
-    };
+    let (_, mut waiting) = pod(1, outbound(0));
+    waiting.connections = None;
     for second in 0..3 {
-        let (_, rows) = meter.read(Duration::from_secs(second), vec![waiting.clone()]);
-        let Row {
-            sidecar,
-            connections,
-            per_second,
-            ..
-        } = &rows[0];
-        assert!(sidecar.is_none() && connections.is_none() && per_second.is_none());
+        let (_, rows) = meter.read(Duration::from_secs(second), vec![(None, waiting.clone())]);
+        assert!(rows[0].per_second.is_none());
     }
     // Enrolled now.
     let (_, rows) = meter.read(Duration::from_secs(3), vec![pod(1, outbound(7))]);
     assert!(rows[0].per_second.is_none());
-    assert_eq!(rows[0].sidecar.as_deref(), Some("up"));
 }
