@@ -14,7 +14,7 @@ use notify::{
 };
 use tokio::sync::mpsc;
 
-use sidetrack_datapath::{kernel::cgroup::may_hold_pods, netns::processes::pod_uid};
+use sidetrack_datapath::kernel::cgroup::{may_hold_pods, uid_of_pod};
 
 /// The pods' cgroups, watched.
 #[derive(Debug)]
@@ -122,5 +122,5 @@ impl PodCgroups {
 
 /// The pod named by a cgroup.
 fn uid_of(path: &Path) -> Option<String> {
-    pod_uid(&format!("0::/{}", path.file_name()?.to_str()?))
+    uid_of_pod(path.file_name()?.to_str()?)
 }

@@ -1,12 +1,12 @@
 //! Texts of /proc and of cgroups that a pod's processes have a part in.
 
-use sidetrack_datapath::netns::processes::{pids_in, pod_uid};
+use sidetrack_datapath::netns::processes::{pids_in, pod_uids};
 use sidetrack_policy::ids::IdMaps;
 
 /// Reads a text in every way.
 pub fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    if let Some(uid) = pod_uid(&text) {
+    if let Some(uid) = pod_uids(&text).next() {
         // It becomes part of paths and of rows of fixed size.
         assert!(uid.len() < sidetrack_common::pod::UID_LEN, "{uid:?}");
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

@@ -151,15 +151,16 @@ pub fn pids_in(listed: &str) -> impl Iterator<Item = i32> {
     pids.filter(|pid| *pid > 0)
 }
 
-/// The pod UID in the text of `/proc/PID/cgroup`. Runtimes put containers below a pod's cgroup. Its
+/// The pod UIDs in the text of `/proc/PID/cgroup`. Runtimes put containers below a pod's cgroup. Its
 /// parents are ignored: nodes may be nested, and in a private cgroup namespace the path begins with
 /// `/../..`.
-pub fn pod_uid(cgroups: &str) -> Option<String> {
-    cgroups
+pub fn pod_uids(cgroups: &str) -> impl Iterator<Item = String> {
+    let paths = cgroups
         .lines()
-        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .filter_map(|line| line.splitn(3, ':').nth(2));
+    paths
         .flat_map(|path| path.split('/'))
-        .find_map(uid_of_pod)
+        .filter_map(uid_of_pod)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use procfs::process::Stat;
 use sidetrack_common::ids::NetnsInode;
 use sidetrack_reconcile::{Found, NodeError, Sought};
 
-use super::{path_of, pids_in, pod_uid};
+use super::{path_of, pids_in, pod_uids};
 use crate::{
     kernel::sys::owning_user_namespace,
     netns::{host_inodes, inode_at},
@@ -70,7 +70,7 @@ impl Members {
                 is_known || is_made_by_runtime(&netns, pod.own_users).unwrap_or_default()
             });
             if *may_be_own {
-                members.add(pid, inode, container);
+                members.add(pid, pod.uid, inode, container);
             } else {
                 members.elsewhere.get_or_insert(pid);
             }
@@ -78,10 +78,14 @@ impl Members {
         members
     }
 
-    fn add(&mut self, pid: i32, inode: u64, container: usize) {
-        let Some((_, stat)) = look_at(pid) else {
+    fn add(&mut self, pid: i32, uid: &str, inode: u64, container: usize) {
+        let Some((uids, stat)) = look_at(pid) else {
             return;
         };
+        // The process that was listed has ended, and another pod's has its number.
+        if !uids.iter().any(|of_pod| of_pod == uid) {
+            return;
+        }
         self.all.push(Member {
             pid,
             started: stat.starttime,
@@ -91,7 +95,8 @@ impl Members {
         // The runtime that has made it.
         let parent = stat.ppid;
         if inode_at(&path_of(parent as u32)) == Some(inode)
-            && let Some((None, parent)) = look_at(parent)
+            && let Some((uids, parent)) = look_at(parent)
+            && uids.is_empty()
         {
             let first = self.strangers.entry(inode).or_insert(parent.starttime);
             *first = parent.starttime.min(*first);
@@ -224,11 +229,11 @@ pub(super) fn first_pids(pod: &Path) -> Vec<(usize, i32)> {
     pids
 }
 
-/// The pod that a process belongs to, if any, and its state; `None` once it has ended.
-fn look_at(pid: i32) -> Option<(Option<String>, Stat)> {
+/// The pods that a process belongs to, several where nodes are nested, and its state; `None` once it has ended.
+fn look_at(pid: i32) -> Option<(Vec<String>, Stat)> {
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
-    Some((pod_uid(&cgroups), stat.ok()?))
+    Some((pod_uids(&cgroups).collect(), stat.ok()?))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use sidetrack_common::ids::NetnsInode;
 use sidetrack_reconcile::{NodeError, Processes as _, Sought, node::NO_PROCESS};
 
-use super::{Processes, pod_uid};
+use super::{Processes, pod_uids};
 
 #[test]
 fn cgroup_paths_of_every_driver_and_runtime() {
@@ -22,11 +22,11 @@ fn cgroup_paths_of_every_driver_and_runtime() {
         "0::/../../../burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21/0123",
         "0::/../../kubepods-burstable-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e21.slice/cri-containerd-0123.scope",
     ] {
-        assert_eq!(pod_uid(path).as_deref(), Some(UID), "{path}");
+        assert_eq!(pod_uids(path).next().as_deref(), Some(UID), "{path}");
     }
     let fixed = "0::/kubepods/burstable/pod0123456789abcdef0123456789abcdef/0123";
     assert_eq!(
-        pod_uid(fixed).as_deref(),
+        pod_uids(fixed).next().as_deref(),
         Some("0123456789abcdef0123456789abcdef")
     );
 }
@@ -43,7 +43,7 @@ fn other_cgroups_belong_to_no_pod() {
         "0::/machine.slice/libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope",
         "broken",
     ] {
-        assert_eq!(pod_uid(path), None, "{path}");
+        assert_eq!(pod_uids(path).next(), None, "{path}");
     }
 }
 
