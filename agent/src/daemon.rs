@@ -230,7 +230,9 @@ impl Daemon {
         let (cni_queue, cni_routes) = CniQueue::new(status.timings(), ambient);
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let more = reader.map_or_else(Router::new, Reader::routes);
-        let socket = listeners.socket.file().clone();
+        let of_ztunnel = ztunnel.iter().map(|it| it.socket.clone());
+        let sockets = of_ztunnel.chain([listeners.socket.file().clone()]);
+        let sockets = sockets.collect();
         let server = listeners.serve(&status, routes, config.metrics_per_pod, more);
         tokio::spawn(kernel_log.forward());
         let (stop_keepers, stop) = sync::watch::channel(false);
@@ -242,7 +244,7 @@ impl Daemon {
             settings,
             inbox: Arc::clone(&inbox),
             status: Arc::clone(&status),
-            socket,
+            sockets,
             plugin: PluginFiles::new(config.plugin.clone()),
             taint,
             problems: Vec::new(),

@@ -3,12 +3,13 @@
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
+use sidetrack_base::socket_file::{RemoveOnDrop, SocketFile};
 use tokio::{net::UnixListener, sync::Semaphore};
 use tracing::{info, warn};
 
@@ -23,7 +24,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    _file: RemoveOnDrop,
+    file: RemoveOnDrop,
 }
 
 impl Server {
@@ -46,13 +47,17 @@ impl Server {
         }
         let listener =
             packet::listener(path).with_context(|| format!("bind {}", path.display()))?;
-        let file = RemoveOnDrop(path.to_owned());
+        let file = SocketFile::of(path).with_context(|| format!("look at {}", path.display()))?;
+        let file = RemoveOnDrop(file);
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))
             .with_context(|| format!("set the mode of {}", path.display()))?;
-        Ok(Self {
-            listener,
-            _file: file,
-        })
+        Ok(Self { listener, file })
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> &SocketFile {
+        &self.file.0
     }
 
     /// Serves until dropped.
@@ -102,14 +107,5 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
         Err(error) => Err(error),
         Ok(found) if found.file_type().is_socket() => fs::remove_file(path),
         Ok(_) => Err(io::Error::other("it is not a socket")),
-    }
-}
-
-#[derive(Debug)]
-struct RemoveOnDrop(PathBuf);
-
-impl Drop for RemoveOnDrop {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }

@@ -1,9 +1,9 @@
 //! Files that other programs read at any time: they are replaced as a whole.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, File, Permissions, TryLockError},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -12,12 +12,23 @@ use anyhow::{Context as _, Result};
 /// Writes a temporary file and renames it into place. Runtimes ignore the temporary name: it has no
 /// extension they use.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    replace_by(path, mode, |file| file.write_all(content))
+    replace_by(path, mode, |file| file.write_all(content), || false)
+}
+
+/// The same of a file that others write, too, made from what it had: if it has changed meanwhile, it stays.
+pub fn replace_unless(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    has_changed: impl FnOnce() -> bool,
+) -> Result<()> {
+    replace_by(path, mode, |file| file.write_all(content), has_changed)
 }
 
 /// The same with the content of another file, of which little is in memory at a time.
 pub fn replace_by_copy(path: &Path, source: &mut File, mode: u32) -> Result<()> {
-    replace_by(path, mode, |file| io::copy(source, file).map(drop))
+    let copy = |file: &mut File| io::copy(source, file).map(drop);
+    replace_by(path, mode, copy, || false)
 }
 
 /// The temporary file of one that is replaced. It has always the same name, so that an abandoned one is overwritten.
@@ -31,29 +42,49 @@ fn replace_by(
     path: &Path,
     mode: u32,
     content: impl FnOnce(&mut File) -> io::Result<()>,
+    has_changed: impl FnOnce() -> bool,
 ) -> Result<()> {
     let temporary = temporary(path);
-    let written = write(&temporary, mode, content).and_then(|()| fs::rename(&temporary, path));
-    written
+    let shown = || format!("write {}", path.display());
+    let (mut file, inode) = create(&temporary, mode).with_context(shown)?;
+    let replace = || {
+        content(&mut file)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
+        // The node may lose power at any time, and without a network configuration it starts no pod.
+        file.sync_all()?;
+        // As late as possible: what is written before takes as long as the disk.
+        if has_changed() {
+            return Err(io::Error::other(
+                "another program has changed it meanwhile; it is read again",
+            ));
+        }
+        if fs::symlink_metadata(&temporary)?.ino() != inode {
+            return Err(io::Error::other("another process writes it"));
+        }
+        fs::rename(&temporary, path)
+    };
+    replace()
         .inspect_err(|_| {
             let _ = fs::remove_file(&temporary);
         })
-        .with_context(|| format!("write {}", path.display()))
+        .with_context(shown)
 }
 
-fn write(
-    path: &Path,
-    mode: u32,
-    content: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+/// Creates a temporary file. It is locked as long as it is open: only an abandoned one is removed.
+fn create(path: &Path, mode: u32) -> io::Result<(File, u64)> {
+    if let Ok(known) = File::open(path)
+        && matches!(known.try_lock(), Err(TryLockError::WouldBlock))
+    {
+        return Err(io::Error::other("another process writes it"));
+    }
     // An abandoned file may be open elsewhere, or be a link. The new file has its mode from the beginning.
     let _ = fs::remove_file(path);
     let mut options = File::options();
-    let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
-    content(&mut file)?;
-    file.set_permissions(Permissions::from_mode(mode))?;
-    // The node may lose power at any time, and without a network configuration it starts no pod.
-    file.sync_all()
+    let file = options.write(true).create_new(true).mode(mode).open(path)?;
+    // Where the file system has no locks there is only the check before the rename.
+    let _ = file.try_lock();
+    let inode = file.metadata()?.ino();
+    Ok((file, inode))
 }
 
 /// Whether two files have the same content; little of them is in memory at a time.

@@ -10,6 +10,7 @@ pub mod duration;
 pub mod files;
 pub mod log;
 pub mod runtime;
+pub mod socket_file;
 
 pub mod http;
 pub mod mesh_settings;

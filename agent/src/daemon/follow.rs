@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
-use sidetrack_base::mesh_settings::MeshSettings;
+use sidetrack_base::{mesh_settings::MeshSettings, socket_file::SocketFile};
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
@@ -13,7 +13,6 @@ use tracing::error;
 
 use super::{inbox::Inbox, plugin_files::PluginFiles};
 use crate::observe::status::Status;
-use crate::server::control_socket::SocketFile;
 use crate::sources::{Source, cluster::taint::remove_taint};
 
 /// How often changes are looked for that cause no event.
@@ -25,8 +24,8 @@ pub(super) struct Follower {
     pub(super) settings: MeshSettings,
     pub(super) inbox: Arc<Inbox>,
     pub(super) status: Arc<Status>,
-    /// Where clients and the CNI plugin find the agent.
-    pub(super) socket: SocketFile,
+    /// Where clients, the CNI plugin and ztunnel find the agent.
+    pub(super) sockets: Vec<SocketFile>,
     /// The CNI plugin's files.
     pub(super) plugin: PluginFiles,
     /// The node from which the taint is to be removed.
@@ -48,10 +47,10 @@ impl Follower {
                     if let Some(reason) = self.source.obsolete() {
                         bail!(reason);
                     }
-                    if !self.socket.is_there() {
+                    if let Some(socket) = self.sockets.iter().find(|it| !it.is_there()) {
                         bail!(
                             "{} was removed or replaced, so no one finds this agent: the next one binds it again",
-                            self.socket.path().display()
+                            socket.path().display()
                         );
                     }
                     self.look().await;

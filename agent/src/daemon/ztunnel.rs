@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::Result;
 use sidetrack_ambient::{Netns, Server, Table, Workload, workload_uid};
+use sidetrack_base::socket_file::SocketFile;
 use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
 use sidetrack_policy::{
     PodRef,
@@ -21,6 +22,8 @@ use crate::sources::{
 /// Where the reconciler publishes what ztunnel is to serve.
 pub(super) struct Publisher {
     table: Arc<Table>,
+    /// Where ztunnel finds it.
+    pub(super) socket: SocketFile,
     /// To istiod, by annotations. A directory of manifests has none.
     redirections: Option<watch::Sender<Redirections>>,
 }
@@ -35,6 +38,7 @@ impl Publisher {
             return Ok(None);
         };
         let server = Server::bind(path)?;
+        let socket = server.file().clone();
         let table = Arc::<Table>::default();
         tokio::spawn(server.serve(Arc::clone(&table)));
         let redirections = match source {
@@ -47,6 +51,7 @@ impl Publisher {
         };
         Ok(Some(Self {
             table,
+            socket,
             redirections,
         }))
     }

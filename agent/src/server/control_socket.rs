@@ -6,7 +6,7 @@ use std::{
     os::{
         fd::AsRawFd as _,
         unix::ffi::OsStrExt as _,
-        unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+        unix::fs::{FileTypeExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -37,7 +37,10 @@ use crate::{
     api::{AgentStatus, Cost, PodStatus},
     sources::cni_requests::Peer,
 };
-use sidetrack_base::http::{Limits, serve, serve_router};
+use sidetrack_base::{
+    http::{Limits, serve, serve_router},
+    socket_file::{RemoveOnDrop, SocketFile},
+};
 
 /// Far more connections than pods start at once, and few enough to leave descriptors for the pods
 /// themselves.
@@ -60,44 +63,6 @@ const MAX_LISTED: usize = 64;
 pub struct Socket {
     listener: Arc<UnixListener>,
     file: RemoveOnDrop,
-}
-
-/// The file of a bound socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SocketFile {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        let meta = fs::symlink_metadata(path)?;
-        Ok(Self {
-            path: path.to_owned(),
-            device: meta.dev(),
-            inode: meta.ino(),
-        })
-    }
-
-    /// Whether clients still find it, as far as is known. A directory that was removed on the node, and made again, is
-    /// another one.
-    #[must_use]
-    pub fn is_there(&self) -> bool {
-        match Self::of(&self.path) {
-            Ok(found) => found == *self,
-            Err(error) => !matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ),
-        }
-    }
-
-    /// Where it is.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Socket {
@@ -236,18 +201,6 @@ pub fn remove_socket(path: &Path) -> Result<bool> {
     }
     fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
     Ok(true)
-}
-
-#[derive(Debug)]
-struct RemoveOnDrop(SocketFile);
-
-impl Drop for RemoveOnDrop {
-    fn drop(&mut self) {
-        // A successor may have bound another one.
-        if SocketFile::of(self.0.path()).is_ok_and(|found| found == self.0) {
-            let _ = fs::remove_file(self.0.path());
-        }
-    }
 }
 
 async fn agent(State(status): State<Arc<Status>>) -> Json<AgentStatus> {

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::{are_same, replace, replace_by_copy};
+use super::{are_same, replace, replace_by_copy, temporary};
 
 /// A directory that is removed at the end of the test.
 struct Dir(PathBuf);
@@ -72,4 +72,17 @@ fn large_files_are_compared_and_copied_in_parts() {
     source.rewind().expect("its beginning");
     replace_by_copy(&other, &mut source, 0o755).expect("copied");
     assert!(same(&one, &other));
+}
+
+#[test]
+fn a_file_that_another_process_writes_is_left_to_it() {
+    let directory = Dir::new("locked");
+    let path = directory.0.join("config");
+    let writing = File::create(temporary(&path)).expect("created");
+    writing.lock().expect("locked");
+    let refused = format!("{:#}", replace(&path, b"mine", 0o600).expect_err("refused"));
+    assert!(refused.contains("another process writes it"), "{refused}");
+    assert!(temporary(&path).exists());
+    drop(writing);
+    replace(&path, b"mine", 0o600).expect("an abandoned one is overwritten");
 }
