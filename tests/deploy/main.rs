@@ -332,6 +332,7 @@ fn components_do_what_the_charts_values_do() {
     let webhook = json!({"enabled": true, "certificates": {"from": "cert-manager"}});
     for (components, values) in [
         (&["cni"][..], json!({"cni": {"enabled": true}})),
+        (&["cni-remove"], json!({"cni": {"remove": true}})),
         (&["enroll-all"], json!({"enroll": "injected"})),
         (&["taint"], json!({"removeTaint": true})),
         (

@@ -140,8 +140,9 @@ struct PluginFlags {
     /// Remove the plugin's entry instead, and leave the binary
     #[arg(long, requires = "cni_conf_dir")]
     cni_remove: bool,
-    /// The control socket's path on the node, for the plugin [default: that of --socket]
-    #[arg(long, value_name = "PATH", requires = "cni_conf_dir", value_parser = absolute)]
+    /// The control socket's path on the node, for the plugin and for the look for a leftover entry of it [default: that
+    /// of --socket]
+    #[arg(long, value_name = "PATH", value_parser = absolute)]
     cni_socket: Option<PathBuf>,
     /// A directory with token and ca.crt of a service account that may get the DaemonSet. They let the plugin detect
     /// an uninstall and the annotation sidetrack.dev/open-gate
@@ -244,15 +245,22 @@ impl PluginFlags {
                     "--cni-timeout and --cni-exclude-namespaces are about the CNI plugin; pass --cni-bin-dir and --cni-conf-dir as well",
                 );
             }
-            if self.cni_node_conf_dir.is_some() && daemonset.is_none() {
-                usage(
-                    "--cni-node-conf-dir is of use only with --own-pod, --daemonset or --cni-conf-dir",
-                );
+            let of_node = [
+                ("--cni-node-conf-dir", &self.cni_node_conf_dir),
+                ("--cni-socket", &self.cni_socket),
+            ];
+            for (flag, path) in of_node {
+                if path.is_some() && daemonset.is_none() {
+                    usage(&format!(
+                        "{flag} is of use only with --own-pod, --daemonset or --cni-conf-dir"
+                    ));
+                }
             }
             let on_node = self.cni_node_conf_dir.as_deref();
             let on_node = on_node.unwrap_or_else(|| Path::new(CONF_DIR));
             // Without a DaemonSet the plugin may have been installed by hand.
-            let found = daemonset.map(|_| Unmaintained::new(on_node, agent_socket));
+            let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
+            let found = daemonset.map(|_| Unmaintained::new(on_node, socket));
             return Plugin::Ignore(found);
         };
         let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);

@@ -30,7 +30,7 @@ use super::{
     TYPE,
     credentials::{self, Credentials},
 };
-use sidetrack_base::files::{self, replace};
+use sidetrack_base::files;
 
 /// The longest network configuration that is read. Those that people have are of a few KiB.
 const MAX_BYTES: u64 = 1 << 20;
@@ -116,12 +116,16 @@ impl Mount {
 
     /// Opens a file of the directory as the node sees it: links on the node begin at the node's root.
     fn open_on_node(&self, name: &Path) -> nix::Result<OwnedFd> {
-        let how = OpenHow::new()
-            .flags(PATH)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT);
-        let root = open(&self.root, PATH, Mode::empty())?;
-        openat2(root, &self.on_node.join(name), how)
+        open_in(&self.root, &self.on_node.join(name))
     }
+}
+
+/// Opens a file as a process with this root would.
+fn open_in(root: &Path, path: &Path) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(PATH)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT);
+    openat2(open(root, PATH, Mode::empty())?, path, how)
 }
 
 impl Installation {
@@ -205,7 +209,7 @@ impl Installation {
         if !was_there {
             single::discard_saved(path)?;
         }
-        replace(path, config.text().as_bytes(), files::mode(path))?;
+        config.write(path)?;
         Ok(Some(format!("added to {}", path.display())))
     }
 

@@ -13,7 +13,9 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
+use super::read;
 use crate::cni::{TYPE, VERSIONS};
+use sidetrack_base::files;
 use sidetrack_policy::PodRef;
 
 /// The plugin's entry.
@@ -76,6 +78,8 @@ pub struct NetworkConfig {
     fields: BTreeMap<String, Box<RawValue>>,
     plugins: Vec<Box<RawValue>>,
     list: bool,
+    /// The file as it was read.
+    read: Vec<u8>,
 }
 
 /// What every version of sidetrack has in its entry. Whatever else its type says that it is one.
@@ -111,6 +115,7 @@ impl NetworkConfig {
                 fields,
                 plugins,
                 list,
+                read: text.to_owned(),
             });
         }
         if !fields.contains_key("type") {
@@ -123,6 +128,7 @@ impl NetworkConfig {
             fields,
             plugins: vec![single],
             list,
+            read: text.to_owned(),
         })
     }
 
@@ -197,6 +203,13 @@ impl NetworkConfig {
             path.and_then(Path::file_name)
                 .is_some_and(|name| name == credentials)
         })
+    }
+
+    /// Writes it in place of the file that it was read from, unless another program has done so since.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let has_changed = || !matches!(read(path), Ok(Some(now)) if now == self.read);
+        let (text, mode) = (self.text(), files::mode(path));
+        files::replace_unless(path, text.as_bytes(), mode, has_changed)
     }
 
     /// The file's content, always as a list.

@@ -89,7 +89,7 @@ pub(super) fn restore(path: &Path, config: &NetworkConfig) -> Result<String> {
             ));
         }
     }
-    replace(path, config.text().as_bytes(), files::mode(path))?;
+    config.write(path)?;
     Ok(format!("removed from {}", path.display()))
 }
 

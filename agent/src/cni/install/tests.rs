@@ -1,8 +1,15 @@
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+};
 
 use tempfile::TempDir;
 
-use super::{Entries, Entry, Installation, Mount, Unmaintained, Work, keeper::Keeper};
+use super::{
+    Entries, Entry, Installation, Mount, Unmaintained, Work, conflist::NetworkConfig,
+    keeper::Keeper,
+};
 use crate::cni::credentials::Credentials;
 
 const CALICO: &str = r#"{
@@ -165,7 +172,7 @@ fn a_list_that_the_network_wrote_itself_stays() {
 fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
     let write = |text: &'static str| move |path: &Path| fs::write(path, text).unwrap();
     let long = |path: &Path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap();
-    let link = |path: &Path| std::os::unix::fs::symlink("/nonexistent/file", path).unwrap();
+    let link = |path: &Path| symlink("/nonexistent/file", path).unwrap();
     type Make<'a> = &'a dyn Fn(&Path);
     let cases: [(Make<'_>, &str); 4] = [
         (
@@ -196,7 +203,7 @@ fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
             root: root.clone(),
         });
         let on_node = root.join("conf/05-a.conflist");
-        std::os::unix::fs::symlink("/nonexistent/file", on_node).unwrap();
+        symlink("/nonexistent/file", on_node).unwrap();
         let mut keeper = Keeper::new(installation);
         for _ in 0..2 {
             keeper.turn();
@@ -221,7 +228,7 @@ fn what_the_runtime_may_use_and_this_program_cannot_is_a_problem() {
 fn a_link_that_leads_nowhere_is_skipped() {
     let node = Node::new("10-calico.conflist", CALICO);
     let first = node.dir.path().join("net.d/05-a.conflist");
-    std::os::unix::fs::symlink("/nonexistent/file", first).unwrap();
+    symlink("/nonexistent/file", first).unwrap();
     node.installation.install().all_done();
     let mut within = node.installation.clone();
     within.mounts.push(Mount {
@@ -282,7 +289,7 @@ fn a_file_that_cannot_be_read_keeps_no_other_from_being_cleaned() {
     let unread = node.dir.path().join("net.d/05-x.conf");
     fs::File::create(&unread).unwrap().set_len(1 << 40).unwrap();
     let link = node.dir.path().join("net.d/06-x.conf");
-    std::os::unix::fs::symlink("/nonexistent", link).unwrap();
+    symlink("/nonexistent", link).unwrap();
     let Work { done, problem } = node.installation.remove(false);
     assert_eq!(done.len(), 1, "{done:?}");
     assert!(format!("{:#}", problem.unwrap()).contains("05-x.conf"));
@@ -319,7 +326,7 @@ fn another_directory_on_the_node_needs_another_agent() {
     for path in [&first, &second] {
         fs::create_dir(path).unwrap();
     }
-    std::os::unix::fs::symlink(&first, &link).unwrap();
+    symlink(&first, &link).unwrap();
     let mount = |seen: &Path, on_node: &Path| Mount {
         seen: seen.to_owned(),
         on_node: on_node.to_owned(),
@@ -335,7 +342,7 @@ fn another_directory_on_the_node_needs_another_agent() {
     assert_eq!(keeper.obsolete(), None);
     fs::remove_file(&link).unwrap();
     assert_eq!(keeper.obsolete(), None, "not known");
-    std::os::unix::fs::symlink(&second, &link).unwrap();
+    symlink(&second, &link).unwrap();
     let reason = keeper.obsolete().unwrap();
     assert!(reason.contains(&*link.to_string_lossy()), "{reason}");
 }
@@ -440,10 +447,15 @@ fn entries_of_another_agent_stay() {
 #[test]
 fn an_entry_that_nothing_maintains_is_a_problem() {
     let node = Node::new("10-calico.conflist", CALICO);
+    // A link that is absolute on the node.
+    let conf_dir = &node.installation.conf_dir;
+    let root = conf_dir.parent().unwrap();
+    fs::create_dir_all(root.join("etc/cni")).unwrap();
+    let to = Path::new("/").join(conf_dir.file_name().unwrap());
+    symlink(to, root.join("etc/cni/net.d")).unwrap();
     let look = |socket: &str| {
         let on_node = Path::new("/etc/cni/net.d");
-        let conf_dir = node.installation.conf_dir.clone();
-        let mut found = Unmaintained::seen_at(on_node, conf_dir, Path::new(socket));
+        let mut found = Unmaintained::seen_from(root, on_node, Path::new(socket));
         found.turn();
         found
     };
@@ -458,4 +470,23 @@ fn an_entry_that_nothing_maintains_is_a_problem() {
     assert_eq!(look("/run/other.sock").problem(), None);
     assert_eq!(found.remove().all_done().len(), 1);
     assert_eq!(look("/run/s.sock").problem(), None);
+}
+
+#[test]
+fn what_another_program_writes_meanwhile_is_kept() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    let path = node.installation.conf_dir.join("10-calico.conflist");
+    let mut config = NetworkConfig::parse(&path, CALICO.as_bytes()).unwrap();
+    config.put(&node.installation.entry).unwrap();
+    let theirs = CALICO.replace("portmap", "bandwidth");
+    fs::write(&path, &theirs).unwrap();
+    let refused = config.write(&path).expect_err("it has changed");
+    let refused = format!("{refused:#}");
+    assert!(refused.contains("has changed it meanwhile"), "{refused}");
+    assert_eq!(node.read("10-calico.conflist"), theirs);
+    node.installation.install().all_done();
+    assert_eq!(
+        node.types("10-calico.conflist"),
+        ["calico", "bandwidth", "sidetrack-cni"]
+    );
 }

@@ -6,13 +6,16 @@
 //! process, as it does for the namespaces of sandboxes.
 
 use std::{
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, Result};
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Entries, Work, remove_entries};
+use super::{Entries, Work, open_in, remove_entries};
 
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -22,8 +25,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Unmaintained {
     /// The directory of network configurations as the node sees it.
     on_node: PathBuf,
-    /// The same directory as the agent sees it.
-    conf_dir: PathBuf,
+    /// Where the node's files are.
+    root: PathBuf,
     /// The agent's socket.
     socket: PathBuf,
     #[serde(skip)]
@@ -36,19 +39,28 @@ impl Unmaintained {
     /// `on_node` is the directory of network configurations, `socket` the agent's, as the node sees them.
     #[must_use]
     pub fn new(on_node: &Path, socket: &Path) -> Self {
-        let below = on_node.strip_prefix("/").unwrap_or(on_node);
-        Self::seen_at(on_node, Path::new("/proc/1/root").join(below), socket)
+        Self::seen_from(Path::new("/proc/1/root"), on_node, socket)
     }
 
-    /// The same for an agent that sees the directory at `conf_dir`.
-    pub(super) fn seen_at(on_node: &Path, conf_dir: PathBuf, socket: &Path) -> Self {
+    /// The same where the node's files are at `root`.
+    pub(super) fn seen_from(root: &Path, on_node: &Path, socket: &Path) -> Self {
         Self {
             on_node: on_node.to_owned(),
-            conf_dir,
+            root: root.to_owned(),
             socket: socket.to_owned(),
             looked: None,
             problem: None,
         }
+    }
+
+    /// What `with` does with the directory, if it is there. Links on the node begin at its root.
+    fn in_directory<T>(&self, with: impl FnOnce(&Path) -> Result<T>) -> Result<Option<T>> {
+        let directory = match open_in(&self.root, &self.on_node) {
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            opened => opened.with_context(|| format!("open {}", self.on_node.display()))?,
+        };
+        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        with(Path::new(&path)).map(Some)
     }
 
     /// Looks again if it is time; to be called about twice a second.
@@ -60,8 +72,9 @@ impl Unmaintained {
             return;
         }
         self.looked = Some(Instant::now());
-        self.problem = match Entries::of_socket(&self.conf_dir, &self.socket) {
-            Ok(entries) => entries.own.first().map(|path| self.words(path)),
+        let entries = self.in_directory(|path| Entries::of_socket(path, &self.socket));
+        self.problem = match entries {
+            Ok(entries) => entries.and_then(|it| it.own.first().map(|path| self.words(path))),
             // Without hostPID there is nothing to look at.
             Err(error) => {
                 tracing::debug!("CNI plugin: {error:#}");
@@ -87,6 +100,12 @@ impl Unmaintained {
     /// Removes the entries.
     #[must_use]
     pub fn remove(&self) -> Work {
-        remove_entries(&self.conf_dir, &self.socket)
+        match self.in_directory(|path| Ok(remove_entries(path, &self.socket))) {
+            Ok(removed) => removed.unwrap_or_default(),
+            Err(problem) => Work {
+                problem: Some(problem),
+                ..Work::default()
+            },
+        }
     }
 }
