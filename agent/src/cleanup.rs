@@ -66,7 +66,7 @@ impl Removed {
 /// # Errors
 /// If an agent runs, or something cannot be removed.
 pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
-    let (pins, lock) = take(bpffs, socket)?;
+    let taken = take(bpffs, socket)?;
     let mut entries = plugin_entries(cni_conf_dir, socket)?;
     let mut problem = None;
     if let Some(conf_dir) = cni_conf_dir {
@@ -75,13 +75,14 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         entries.own.retain(|path| !remaining.own.contains(path));
         problem = problem.or_else(|| of_another_socket(&remaining));
     }
-    let mut removed = match &lock {
-        Some(_held) => {
-            layouts::remove_abandoned_trials(&pins)?;
+    let mut removed = match &taken {
+        Ok((pins, Some(_held))) => {
+            layouts::remove_abandoned_trials(pins)?;
             Removed::of_layouts(layouts::remove_everything(pins.root())?)
         }
-        None => Removed::default(),
+        _ => Removed::default(),
     };
+    problem = problem.or(taken.err());
     removed.add_entries(entries);
     removed.problem = problem.map(|error| format!("{error:#}"));
     if remove_socket(socket)? {
@@ -103,34 +104,42 @@ pub fn preview(
     socket: &Path,
     cni_conf_dir: Option<&Path>,
 ) -> Result<(Removed, Option<anyhow::Error>)> {
-    let pins = Pins::new(bpffs)?;
+    let pins = Pins::new(bpffs);
     let mut entries = plugin_entries(cni_conf_dir, socket)?;
     let problem = entries.unread.take();
     let problem = problem.or_else(|| of_another_socket(&entries));
-    let mut removed = Removed::of_layouts(layouts::list_everything(pins.root())?);
+    let mut removed = match &pins {
+        Ok(pins) => Removed::of_layouts(layouts::list_everything(pins.root())?),
+        Err(_) => Removed::default(),
+    };
     removed.add_entries(entries);
     if is_socket(socket).unwrap_or_default() {
         removed.other.push(socket.to_owned());
     }
     removed.other.extend(state_files(socket));
-    Ok((removed, take(bpffs, socket).err().or(problem)))
+    let taken = take(bpffs, socket).flatten();
+    Ok((removed, taken.err().or(problem)))
 }
 
 /// Takes what is to be removed: no agent uses it, and none starts with it as long as the lock is held. Nothing has to
-/// be locked where no pin is.
-fn take(bpffs: &Path, socket: &Path) -> Result<(Pins, Option<Lock>)> {
-    let pins = Pins::new(bpffs)?;
+/// be locked where no pin is. The inner error is that there is no bpffs, where no agent can run, and all else can be
+/// removed.
+fn take(bpffs: &Path, socket: &Path) -> Result<Result<(Pins, Option<Lock>)>> {
     if is_socket(socket)? && is_answered(socket) {
         return Err(running(socket));
     }
+    let pins = match Pins::new(bpffs) {
+        Ok(pins) => pins,
+        Err(problem) => return Ok(Err(problem)),
+    };
     if !pins.root().exists() {
-        return Ok((pins, None));
+        return Ok(Ok((pins, None)));
     }
     let lock = pins.try_lock()?.ok_or_else(|| running(bpffs))?;
     // Root may write everywhere but to a file system that is read-only.
     access(pins.root(), AccessFlags::W_OK)
         .with_context(|| format!("write in {}", pins.root().display()))?;
-    Ok((pins, Some(lock)))
+    Ok(Ok((pins, Some(lock))))
 }
 
 /// What agents keep beside their socket for their successors, as far as it exists.
