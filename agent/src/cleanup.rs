@@ -66,7 +66,7 @@ impl Removed {
 /// # Errors
 /// If an agent runs, or something cannot be removed.
 pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
-    let taken = take(bpffs, socket)?;
+    let held = take(bpffs, socket)?;
     let mut entries = plugin_entries(cni_conf_dir, socket)?;
     let mut problem = None;
     if let Some(conf_dir) = cni_conf_dir {
@@ -75,14 +75,14 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         entries.own.retain(|path| !remaining.own.contains(path));
         problem = problem.or_else(|| of_another_socket(&remaining));
     }
-    let mut removed = match &taken {
+    let mut removed = match &held {
         Ok((pins, Some(_held))) => {
             layouts::remove_abandoned_trials(pins)?;
             Removed::of_layouts(layouts::remove_everything(pins.root())?)
         }
         _ => Removed::default(),
     };
-    problem = problem.or(taken.err());
+    problem = problem.or(held.err());
     removed.add_entries(entries);
     removed.problem = problem.map(|error| format!("{error:#}"));
     if remove_socket(socket)? {
@@ -117,8 +117,8 @@ pub fn preview(
         removed.other.push(socket.to_owned());
     }
     removed.other.extend(state_files(socket));
-    let taken = take(bpffs, socket).flatten();
-    Ok((removed, taken.err().or(problem)))
+    let held = take(bpffs, socket).flatten();
+    Ok((removed, held.err().or(problem)))
 }
 
 /// Takes what is to be removed: no agent uses it, and none starts with it as long as the lock is held. Nothing has to

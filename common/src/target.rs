@@ -65,7 +65,7 @@ const fn is_within(range: (Addr, u8), addr: Addr) -> bool {
         && u32::from_be(addr_be) >> shift == u32::from_be(first) >> shift
 }
 
-/// The first of the slots of listeners on an address. `seed` is the node's secret: whoever listens on another address cannot
+/// The first of the slots of listeners on an address. `seed` is the node's secret: who listens on another address cannot
 /// choose one with the same slots.
 #[inline(always)]
 #[must_use]

@@ -187,7 +187,7 @@ families! {
     CONNECTIONS: Counter, "sidetrack_connections",
         "Connections of enrolled pods by the rule that decided them";
     REFUSALS: Counter, "sidetrack_refusals",
-        "Connections of enrolled pods that were refused, by the rule that refused them";
+        "Connections of enrolled pods that were refused, and socket options, by the rule that refused them";
     MAP_ROWS: Gauge, "sidetrack_map_rows",
         "Rows in the kernel's maps";
     MAP_CAPACITY: Gauge, "sidetrack_map_capacity",

@@ -129,7 +129,7 @@ fn try_connect<const V6: bool>(
 ) -> Result<Outcome, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
-    // Whoever accepts the connection would take it for one that was redirected.
+    // What accepts the connection would take it for one that was redirected.
     if is_dedicated(ctx.source()) {
         return Err(Rule::UnknownTarget);
     }
