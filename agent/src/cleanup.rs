@@ -48,6 +48,19 @@ impl Removed {
         }
     }
 
+    /// Whether nothing of sidetrack's was found.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        let all = [
+            &self.links,
+            &self.maps,
+            &self.plugin,
+            &self.other,
+            &self.left,
+        ];
+        all.iter().all(|paths| paths.is_empty()) && self.problem.is_none()
+    }
+
     /// Adds what the plugin has in the directory of network configurations.
     fn add_entries(&mut self, entries: Entries) {
         self.plugin = entries.own;
@@ -61,11 +74,15 @@ impl Removed {
 }
 
 /// Removes everything, unless an agent runs. The CNI plugin's entry goes first, because no pod starts while it
-/// is there and no agent answers.
+/// is there and no agent answers. Answers what was removed, and why not what is pinned.
 ///
 /// # Errors
 /// If an agent runs, or something cannot be removed.
-pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
+pub fn everything(
+    bpffs: &Path,
+    socket: &Path,
+    cni_conf_dir: Option<&Path>,
+) -> Result<(Removed, Option<anyhow::Error>)> {
     let held = take(bpffs, socket)?;
     let mut entries = plugin_entries(cni_conf_dir, socket)?;
     let mut problem = None;
@@ -82,7 +99,6 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         }
         _ => Removed::default(),
     };
-    problem = problem.or(held.err());
     removed.add_entries(entries);
     removed.problem = problem.map(|error| format!("{error:#}"));
     if remove_socket(socket)? {
@@ -92,7 +108,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
         fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
         removed.other.push(path);
     }
-    Ok(removed)
+    Ok((removed, held.err()))
 }
 
 /// What [`everything`] would remove, and why it would not. Changes nothing.

@@ -461,7 +461,8 @@ async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> 
             UNINSTALL_TIMEOUT.as_secs()
         );
     }
-    cleanup::everything(&config.bpffs, &config.socket, None)?;
+    let (_, problem) = cleanup::everything(&config.bpffs, &config.socket, None)?;
+    problem.map_or(Ok(()), Err)?;
     entry_removed
 }
 

@@ -55,7 +55,11 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let (removed, error) = if options.dry_run {
         cleanup::preview(bpffs, socket, cni)?
     } else {
-        (cleanup::everything(bpffs, socket, cni)?, None)
+        cleanup::everything(bpffs, socket, cni)?
+    };
+    let error = match error {
+        Some(error) if removed.is_nothing() => return Err(error),
+        error => error.map(|error| format!("{error:#}")),
     };
     let report = CleanupReport {
         pods: if removed.maps.is_empty() {
@@ -63,14 +67,19 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         } else {
             pods.ok()
         },
-        would_fail: error.map(|error| format!("{error:#}")),
+        would_fail: error.clone().filter(|_| options.dry_run),
         removed,
     };
     if !output::print_value(options.output, &report)? {
         print(&report, options.dry_run)?;
     }
-    if let Some(error) = &report.would_fail {
-        output::remark(format!("cleanup would fail now: {error}"));
+    if let Some(error) = error {
+        let now = if options.dry_run {
+            "cleanup would fail now: "
+        } else {
+            ""
+        };
+        output::remark(format!("{now}{error}"));
         return Ok(ExitCode::FAILURE);
     }
     if let Some(problem) = &report.removed.problem {
