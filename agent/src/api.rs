@@ -120,7 +120,7 @@ pub struct Refusals {
 }
 
 /// One pod.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PodStatus {
     /// Kubernetes namespace.
     pub namespace: String,

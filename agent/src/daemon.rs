@@ -50,8 +50,9 @@ use crate::{
     cni::upkeep::Plugin,
     sources::{
         Source,
-        cluster::{Ending, Reporter},
+        cluster::{Cluster, Ending, Reporter},
         cni_requests::CniQueue,
+        pods_dir::PodsDir,
     },
 };
 use sidetrack_base::{
@@ -433,7 +434,7 @@ fn reader(source: &Source, config: &Config) -> Option<Reader> {
 
 async fn source(pods: &Pods) -> Result<Source> {
     match pods {
-        Pods::Directory(path) => Source::directory(path),
+        Pods::Directory(path) => Ok(Source::Directory(PodsDir::new(path)?)),
         Pods::Node {
             name, daemonset, ..
         } => {
@@ -442,7 +443,8 @@ async fn source(pods: &Pods) -> Result<Source> {
                     "this is process 1 of a pid namespace of its own, in which the pods' processes cannot be seen: run the agent with hostPID: true"
                 );
             }
-            Source::cluster(name, daemonset.as_ref()).await
+            let cluster = Cluster::new(name, daemonset.as_ref()).await?;
+            Ok(Source::Cluster(Box::new(cluster)))
         }
     }
 }

@@ -6,12 +6,7 @@ pub mod cni_requests;
 pub mod pod_cgroups;
 pub mod pods_dir;
 
-use std::path::Path;
-
-use anyhow::Result;
-
 use self::{cluster::Cluster, pods_dir::PodsDir};
-use sidetrack_policy::PodRef;
 use sidetrack_reconcile::Listing;
 
 /// The source of the pods.
@@ -23,24 +18,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// A directory. One whose file system does not answer is waited for.
-    ///
-    /// # Errors
-    /// If there is no such directory.
-    pub fn directory(path: &Path) -> Result<Self> {
-        Ok(Self::Directory(PodsDir::new(path)?))
-    }
-
-    /// The API server, for the pods of a node and the DaemonSet the agent belongs to.
-    ///
-    /// # Errors
-    /// If its address is not known.
-    pub async fn cluster(node: &str, daemonset: Option<&PodRef>) -> Result<Self> {
-        Ok(Self::Cluster(Box::new(
-            Cluster::new(node, daemonset).await?,
-        )))
-    }
-
     /// Waits for a change. Cancel safe.
     pub async fn changed(&mut self) {
         match self {

@@ -62,7 +62,7 @@ impl Session<'_> {
     async fn converse(&self) -> Result<()> {
         let mut changes = self.table.subscribe();
         loop {
-            changes.look();
+            changes.mark_unchanged();
             match self.table.next_step(self.id, Instant::now()) {
                 Step::Add {
                     uid,
@@ -92,7 +92,8 @@ impl Session<'_> {
                                 Some(_) => bail!("it sent a message that no request asked for"),
                             };
                         }
-                        () = changes.next() => {}
+                        // The table outlives its sessions.
+                        _ = changes.changed() => {}
                         () = until(retry_at) => {}
                     }
                 }

@@ -109,7 +109,7 @@ struct Session {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     /// By uid; `None` until the node's pods are known, when no ztunnel can be informed that others are gone.
     wanted: Option<BTreeMap<String, Workload>>,
     sessions: BTreeMap<SessionId, Session>,
@@ -154,12 +154,6 @@ impl Table {
             }
             differs
         });
-    }
-
-    /// How many ztunnels are connected and have said hello.
-    #[must_use]
-    pub fn connected(&self) -> usize {
-        self.state.borrow().sessions.len()
     }
 
     /// What is wrong for as long as ztunnel does not serve every pod, as a sentence.
@@ -210,9 +204,9 @@ impl Table {
         });
     }
 
-    /// Waits for the next change. To be subscribed before [`Table::next_step`] is asked.
-    pub(crate) fn subscribe(&self) -> Changes {
-        Changes(self.state.subscribe())
+    /// Changes, to be subscribed before [`Table::next_step`] is asked.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
     }
 
     /// Notes what a ztunnel has answered.
@@ -243,24 +237,6 @@ impl Table {
     /// What a session does next.
     pub(crate) fn next_step(&self, id: SessionId, now: Instant) -> Step {
         self.state.borrow().next_step(id, now)
-    }
-}
-
-/// Changes of the table, for one session.
-#[derive(Debug)]
-pub(crate) struct Changes(watch::Receiver<State>);
-
-impl Changes {
-    /// Marks the present state as seen.
-    pub(crate) fn look(&mut self) {
-        self.0.mark_unchanged();
-    }
-
-    /// Waits for the next change. Cancel safe.
-    pub(crate) async fn next(&mut self) {
-        if self.0.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }
 

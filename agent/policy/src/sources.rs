@@ -1,4 +1,4 @@
-//! Where the values of an Istio pod's policy come from, strongest first: [`BY_ISTIO_INIT`] and [`BY_ISTIO_CNI`].
+//! Where the values of an Istio pod's policy come from.
 //!
 //! Reading them is here, validating them in [`crate::policy`]'s parser.
 
@@ -16,47 +16,6 @@ use crate::{
     policy::Policy,
     record::{ISTIO_INIT, Record},
 };
-
-/// Where values come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    /// istio-init's arguments and then its environment, or the webhook's record of them.
-    Init,
-    /// `securityContext` of the sidecar, or else of the pod.
-    RunAs,
-    /// The arguments of istio-validation that name users and ports.
-    Check,
-    /// The pod's annotations.
-    Annotations,
-    /// The sidecar's environment.
-    Sidecar,
-    /// The tag of an image: the dialect.
-    Image,
-    /// The mesh's defaults.
-    Mesh,
-    /// What istio-cni adds where the rest says nothing.
-    Cni,
-}
-
-/// With istio-init. What it does not set is as istio-iptables has it.
-const BY_ISTIO_INIT: [Source; 5] = [
-    Source::Init,
-    Source::Annotations,
-    Source::Sidecar,
-    Source::Image,
-    Source::Mesh,
-];
-
-/// Without: cni/pkg/plugin of Istio reads the pod.
-const BY_ISTIO_CNI: [Source; 7] = [
-    Source::RunAs,
-    Source::Check,
-    Source::Annotations,
-    Source::Sidecar,
-    Source::Image,
-    Source::Mesh,
-    Source::Cni,
-];
 
 /// The inputs that istio-validation's arguments set. The other ones are the annotations again.
 const OF_CHECK: [Input; 5] = [
@@ -104,50 +63,37 @@ impl Policy {
         }
     }
 
+    /// The inputs, strongest first. With istio-init what it does not set is as istio-iptables has it; without it istio-cni reads
+    /// the pod (cni/pkg/plugin of Istio).
     fn of_istio_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();
         let mut remarks = Vec::new();
-        let is_by_cni = match init_container(pod) {
-            Ok(init) => {
-                let is_by_cni = init.is_none();
-                inputs.add(init.unwrap_or_default());
-                is_by_cni
-            }
-            Err(error) => {
-                errors.push(error);
-                false
-            }
-        };
-        let sources: &[Source] = match is_by_cni {
-            true => &BY_ISTIO_CNI,
-            false => &BY_ISTIO_INIT,
-        };
-        for source in sources {
-            match source {
-                // It was read to find out the mode.
-                Source::Init => {}
-                Source::RunAs => inputs.add(run_as(pod)),
-                Source::Check => match check_arguments(pod) {
+        let init = init_container(pod);
+        let is_by_cni = matches!(init, Ok(None));
+        match init {
+            Ok(Some(init)) => inputs.add(init),
+            Ok(None) => {
+                inputs.add(run_as(pod));
+                match check_arguments(pod) {
                     Ok(arguments) => inputs.add(arguments),
                     Err(error) => errors.push(error),
-                },
-                Source::Annotations => inputs.add(annotations(pod)),
-                Source::Sidecar => inputs.add(sidecar_environment(pod)),
-                Source::Image => {
-                    if let Some(dialect) = Dialect::of_pod(pod) {
-                        let origin = "the tag of the pod's image".to_owned();
-                        inputs.set(Input::Dialect, &dialect.to_string(), origin);
-                    }
-                }
-                Source::Mesh => inputs.add(defaults.clone()),
-                Source::Cni => {
-                    if inputs.get(Input::ProxyUid).is_none() {
-                        remarks.push(meshes::assumed_user(CNI_OWNER));
-                    }
-                    inputs.add(cni_defaults(pod));
                 }
             }
+            Err(error) => errors.push(error),
+        }
+        inputs.add(annotations(pod));
+        inputs.add(sidecar_environment(pod));
+        if let Some(dialect) = Dialect::of_pod(pod) {
+            let origin = "the tag of the pod's image".to_owned();
+            inputs.set(Input::Dialect, &dialect.to_string(), origin);
+        }
+        inputs.add(defaults.clone());
+        if is_by_cni {
+            if inputs.get(Input::ProxyUid).is_none() {
+                remarks.push(meshes::assumed_user(CNI_OWNER));
+            }
+            inputs.add(cni_defaults(pod));
         }
         let mut policy = match Self::of_inputs(&inputs) {
             Ok(policy) => policy,

@@ -34,7 +34,7 @@ const MAX_CHANGES: u32 = 5;
 const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What has become of a pod, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodState {
     /// Its connections are intercepted.
@@ -44,6 +44,7 @@ pub enum PodState {
     /// Some of its processes are out of the hooks' reach, or may be: what they connect to is not intercepted.
     Partial,
     /// It is enrolled as soon as what the reason names is there.
+    #[default]
     Waiting,
     /// It should be enrolled, and something about it has to be fixed first.
     Rejected,

@@ -24,16 +24,12 @@ use super::{
     ztunnel,
 };
 use crate::observe::{snapshot::Snapshot, status::Status};
-use crate::sources::{
-    cluster::Reporter,
-    cni_requests::{CniQueue, CniRequest},
-    pod_cgroups::PodCgroups,
-};
+use crate::sources::{cluster::Reporter, cni_requests::CniQueue, pod_cgroups::PodCgroups};
 use sidetrack_base::runtime::sleep_until;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_datapath::{
     kernel::Datapath,
-    reconcile::{LINK_INTERVAL, OutsideProcesses, Reconciler},
+    reconcile::{LINK_INTERVAL, Reconciler},
 };
 use sidetrack_live::history::Kind;
 use sidetrack_policy::mesh::Mesh;
@@ -92,8 +88,7 @@ pub(super) async fn work(
     worker.publish();
     let mut retry = every(RETRY_INTERVAL);
     loop {
-        let event = worker.next(&mut retry).await;
-        worker.turn(event).await;
+        worker.turn(&mut retry).await;
     }
 }
 
@@ -117,28 +112,6 @@ async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
     }
 }
 
-/// What makes the reconciler work.
-enum Event {
-    /// The main thread has sent something.
-    Update(Box<Update>),
-    /// A request from the CNI plugin.
-    Request(CniRequest),
-    /// A pod's cgroup was made.
-    Cgroup(String),
-    /// Time to look for pods that are about to start.
-    FastPoll,
-    /// A network namespace has changed.
-    Namespace(u64),
-    /// Processes in pods' namespaces were counted.
-    Outside(OutsideProcesses),
-    /// Something remains to do of the last turn.
-    More,
-    /// Time to repair.
-    Repair,
-    /// Time to try again.
-    Retry,
-}
-
 /// The reconciler, and the sources of its events.
 struct Worker {
     reconciler: Reconciler,
@@ -158,52 +131,37 @@ struct Worker {
 }
 
 impl Worker {
-    /// Waits for the next event.
-    async fn next(&mut self, retry: &mut Interval) -> Event {
+    /// One turn: waits for an event and handles it, answers pending CNI requests, publishes the state.
+    async fn turn(&mut self, retry: &mut Interval) {
         let has_more = self.reconciler.core.has_more();
         tokio::select! {
-            update = self.inbox.next() => Event::Update(Box::new(update)),
-            Some(request) = self.cni_queue.next() => Event::Request(request),
-            uid = appeared(&mut self.pod_cgroups) => Event::Cgroup(uid),
-            () = sleep_until(self.fast_poll.next()) => Event::FastPoll,
-            Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
-            look = self.reconciler.look_outside() => Event::Outside(look),
-            _ = self.repairs.tick() => Event::Repair,
-            _ = retry.tick() => Event::Retry,
-            // One of those that are ready is chosen at random.
-            () = std::future::ready(()), if has_more => Event::More,
-        }
-    }
-
-    /// One turn: handles an event, answers pending CNI requests, publishes the state.
-    async fn turn(&mut self, event: Event) {
-        match event {
-            Event::Update(update) => self.apply(*update).await,
-            Event::Request(request) => {
+            update = self.inbox.next() => self.apply(update).await,
+            Some(request) = self.cni_queue.next() => {
                 let ready = self.is_ready;
                 self.cni_queue
                     .accept(request, &mut self.reconciler, ready)
                     .await;
             }
-            Event::Cgroup(uid) => {
+            uid = appeared(&mut self.pod_cgroups) => {
                 debug!(uid, "a cgroup was made");
                 self.fast_poll.start(uid, Instant::now());
             }
-            Event::FastPoll => self.poll_fast().await,
-            Event::Namespace(cookie) => {
+            () = sleep_until(self.fast_poll.next()) => self.poll_fast().await,
+            Some(cookie) = self.changed.recv() => {
                 let mut cookies = BTreeSet::from([NetnsCookie::new(cookie)]);
                 while let Ok(cookie) = self.changed.try_recv() {
                     cookies.insert(NetnsCookie::new(cookie));
                 }
                 self.reconciler.core.namespaces_changed(&cookies).await;
             }
-            Event::Repair => self.repair().await,
-            Event::More => self.reconciler.core.proceed().await,
-            Event::Outside(look) => self.reconciler.note_outside(look),
-            Event::Retry => {
+            look = self.reconciler.look_outside() => self.reconciler.note_outside(look),
+            _ = self.repairs.tick() => self.repair().await,
+            _ = retry.tick() => {
                 self.reconciler.core.retry().await;
                 self.reconciler.follow_dns_servers().await;
             }
+            // Something remains to do of the last turn. One of those that are ready is chosen at random.
+            () = std::future::ready(()), if has_more => self.reconciler.core.proceed().await,
         }
         self.cni_queue.answer_pending(&mut self.reconciler).await;
         self.publish();

@@ -8,7 +8,7 @@ use std::{
 use sidetrack_common::{addr::Family, pod::Pod};
 use sidetrack_datapath::{kernel::maps::Maps, rows::names};
 
-use crate::api::{Connections, NetnsStatus, PodState, PodStatus};
+use crate::api::{NetnsStatus, PodState, PodStatus};
 
 /// Every enrolled pod, without what is counted.
 ///
@@ -44,21 +44,11 @@ fn of_row(cookie: u64, row: &Pod) -> PodStatus {
         namespace,
         name,
         uid,
-        terminating: false,
         origin: "pinned map".to_owned(),
         state: PodState::Enrolled,
-        reason: None,
-        notes: Vec::new(),
         netns: Some(NetnsStatus::by_inode(row.netns_inode, cookie)),
         policy_id: Some(row.policy),
-        policy: None,
         ipv6: row.captures(Family::V6),
-        sidecar: None,
-        listener: None,
-        outbound_listener: None,
-        dns_listener: None,
-        before_sidecar: false,
-        connections: Connections::default(),
-        refusals: Vec::new(),
+        ..PodStatus::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::api::{Connections, NetnsStatus, PodStatus};
+use crate::api::{NetnsStatus, PodStatus};
 use sidetrack_common::pod::POD_CAPTURE_V6;
 use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler, rows::PodRows};
 use sidetrack_policy::PodRef;
@@ -89,12 +89,6 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         policy_id: enrollment.map(|enrollment| enrollment.policy_id.get()),
         policy: enrollment.map(|enrollment| Arc::clone(&enrollment.policy)),
         ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.has(POD_CAPTURE_V6)),
-        sidecar: None,
-        listener: None,
-        outbound_listener: None,
-        dns_listener: None,
-        before_sidecar: false,
-        connections: Connections::default(),
-        refusals: Vec::new(),
+        ..PodStatus::default()
     }
 }
