@@ -367,9 +367,6 @@ impl SockRecord {
 /// Added to [`ListenerKey::family`]: the listener is on a loopback address, and takes connections of its own pod only.
 pub const ON_LOOPBACK: u16 = 1 << 8;
 
-/// Bit of [`ListenerKey::family`] for listeners on one address.
-pub const ON_ADDRESS: u16 = 1 << 9;
-
 /// Key of a listener on one of a sidecar's capture ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -377,13 +374,11 @@ pub const ON_ADDRESS: u16 = 1 << 9;
 pub struct ListenerKey {
     /// Network namespace cookie.
     pub netns: u64,
-    /// A [`crate::addr::Family`] the listener serves, with [`ON_LOOPBACK`] or [`ON_ADDRESS`] if it is there, and not on all
-    /// addresses.
+    /// A [`crate::addr::Family`] the listener serves, with [`ON_LOOPBACK`] if it is there.
     pub family: u16,
     /// Capture port, host order.
     pub port: u16,
-    /// Slot, below [`crate::names::LISTENER_SLOTS`]; for one address from [`crate::target::listener_slot`] on, below
-    /// [`crate::names::ADDRESS_SLOTS`].
+    /// Slot, below [`crate::names::LISTENER_SLOTS`].
     pub slot: u32,
 }
 
@@ -391,7 +386,7 @@ impl ListenerKey {
     /// Whether the listener serves a family.
     #[must_use]
     pub const fn serves(&self, family: Family) -> bool {
-        self.family & !(ON_LOOPBACK | ON_ADDRESS) == family as u16
+        self.family & !ON_LOOPBACK == family as u16
     }
 }
 
@@ -451,12 +446,8 @@ pub struct WantedListener {
     pub adopted: u32,
     /// The descriptor of it that was seen.
     pub fd: u32,
-    /// [`ON_LOOPBACK`], [`ON_ADDRESS`] or 0, as in its key.
-    pub place: u32,
-    /// The first of its slots; the others have more of the bits of `more_slots`.
-    pub first_slot: u32,
-    /// How many slots it can have, less one.
-    pub more_slots: u32,
+    /// [`ON_LOOPBACK`] if it is there, else 0.
+    pub on_loopback: u32,
 }
 
 /// The result of the search for a [`WantedListener`].
@@ -480,7 +471,7 @@ const _: () = assert!(size_of::<StoredRecord>() == 56);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
 const _: () = assert!(size_of::<ListenerQueue>() == 40);
 const _: () = assert!(size_of::<WantedKey>() == 16);
-const _: () = assert!(size_of::<WantedListener>() == 32);
+const _: () = assert!(size_of::<WantedListener>() == 24);
 
 #[cfg(test)]
 mod tests;

@@ -165,9 +165,6 @@ pub const POOL_IN_USE: u64 = 0;
 /// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.
 pub const MAX_WATCHED_NETNS: u32 = 8_192;
 
-/// Listener slots on one address: a power of 2.
-pub const ADDRESS_SLOTS: u32 = 4;
-
 /// Listener slots on loopback. Sidecars that listen there do so on one socket.
 pub const LOOPBACK_SLOTS: u32 = 4;
 

@@ -10,10 +10,7 @@
 //! The node's secret seed is part of the hash: nothing outside the kernel can work out the target of a destination. Packets for
 //! targets are also refused where they do not come over lo, see [`is_target`].
 
-use crate::{
-    addr::{Addr, Family},
-    names::ADDRESS_SLOTS,
-};
+use crate::addr::{Addr, Family};
 
 /// First address and prefix length of the IPv4 targets that name their destination.
 pub const DEDICATED: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
@@ -63,14 +60,6 @@ const fn is_within(range: (Addr, u8), addr: Addr) -> bool {
     let (first, addr_be) = (range.0.to_v4_be(), addr.to_v4_be());
     matches!(addr.family(), Family::V4)
         && u32::from_be(addr_be) >> shift == u32::from_be(first) >> shift
-}
-
-/// The first of the slots of listeners on an address. `seed` is the node's secret: who listens on another address cannot
-/// choose one with the same slots.
-#[inline(always)]
-#[must_use]
-pub const fn listener_slot(addr: Addr, seed: u64) -> u32 {
-    hash(addr, 0, seed) as u32 & !(ADDRESS_SLOTS - 1)
 }
 
 /// Ports below 1024.

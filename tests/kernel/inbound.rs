@@ -1,8 +1,15 @@
 //! The inbound table of docs/semantics.md, each row over real sockets in both families.
 
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+};
+
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, nothing_remains},
+    command::Process,
     injected::with_istio_init,
     node::VIP,
     protocol::{APP, Dial, Listen, PROXY, ROOT},
@@ -66,9 +73,20 @@ fn the_sidecar_reaches_the_app(fixture: &SharedFixture) -> Result<()> {
     Ok(())
 }
 
+/// Listens on an address that is not the pod's (IP_FREEBIND), which takes no privilege.
+const FOREIGN: &str = r#"
+import socket, time
+foreign = socket.socket()
+foreign.setsockopt(socket.IPPROTO_IP, 15, 1)
+foreign.bind(("203.0.113.9", 15006))
+foreign.listen()
+print("ready", flush=True)
+time.sleep(100)
+"#;
+
 kernel_test!(only_the_sidecars_listener_accepts);
-/// Processes listen on loopback only, which nothing outside reaches with iptables, and on another address than the one
-/// that iptables would choose. They neither stand in for the sidecar nor accept some of its connections, found before
+/// Processes listen on loopback only, which nothing outside reaches with iptables, and on an address that the pod does not
+/// have. They neither stand in for the sidecar nor accept some of its connections, found before
 /// enrollment or after.
 fn only_the_sidecars_listener_accepts() -> Result<()> {
     let fixture = PodFixture::new()?;
@@ -79,8 +97,13 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     fixture.enroll(&[])?;
     let later = fixture.pod.actor()?;
     later.listen(&PROXY, at("127.0.0.2", 15006))?;
-    fixture.pod.ip("address add 192.0.2.9/32 dev lo")?;
-    later.listen(&APP, at("192.0.2.9", 15006))?;
+    // Nor one on an address that is not the pod's.
+    let mut foreign = fixture
+        .pod
+        .command(APP.uid, Path::new("/usr/bin/python3"), &["-c", FOREIGN]);
+    let mut foreign = Process::start(foreign.stdout(Stdio::piped()))?;
+    let stdout = foreign.stdout.take().context("its output")?;
+    BufReader::new(stdout).read_line(&mut String::new())?;
     let outcome = inbound()?;
     ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
     let sidecar = fixture.pod.actor()?;

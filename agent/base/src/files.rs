@@ -47,6 +47,7 @@ fn replace_by(
     let temporary = temporary(path);
     let shown = || format!("write {}", path.display());
     let (mut file, inode) = create(&temporary, mode).with_context(shown)?;
+    let is_own = || fs::symlink_metadata(&temporary).is_ok_and(|meta| meta.ino() == inode);
     let replace = || {
         content(&mut file)?;
         file.set_permissions(Permissions::from_mode(mode))?;
@@ -58,14 +59,16 @@ fn replace_by(
                 "another program has changed it meanwhile; it is read again",
             ));
         }
-        if fs::symlink_metadata(&temporary)?.ino() != inode {
+        if !is_own() {
             return Err(io::Error::other("another process writes it"));
         }
         fs::rename(&temporary, path)
     };
     replace()
         .inspect_err(|_| {
-            let _ = fs::remove_file(&temporary);
+            if is_own() {
+                let _ = fs::remove_file(&temporary);
+            }
         })
         .with_context(shown)
 }

@@ -26,6 +26,7 @@ use super::{
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
+use crate::observe::pinned_pods;
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
     client::Client,
@@ -87,6 +88,10 @@ async fn wait(pod: &PodName, options: &Options) -> Result<()> {
         let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
         let last = match answer {
             Ok(pods) => match pods::named(pods, pod) {
+                // One by the maps alone may be an earlier pod of that name.
+                Ok(found) if found.origin == pinned_pods::ORIGIN => {
+                    "the agent does not know its pods yet".to_owned()
+                }
                 Ok(found) if found.state == PodState::Enrolled => return Ok(()),
                 Ok(found) => found.reason.unwrap_or_default(),
                 Err(error) => format!("the agent does not know the pod: {error:#}"),

@@ -10,6 +10,9 @@ use sidetrack_datapath::{kernel::maps::Maps, rows::names};
 
 use crate::api::{NetnsStatus, PodState, PodStatus};
 
+/// Where such a pod is from.
+pub const ORIGIN: &str = "pinned map";
+
 /// Every enrolled pod, without what is counted.
 ///
 /// # Errors
@@ -44,7 +47,7 @@ fn of_row(cookie: u64, row: &Pod) -> PodStatus {
         namespace,
         name,
         uid,
-        origin: "pinned map".to_owned(),
+        origin: ORIGIN.to_owned(),
         state: PodState::Enrolled,
         netns: Some(NetnsStatus::by_inode(row.netns_inode, cookie)),
         policy_id: Some(row.policy),

@@ -191,7 +191,7 @@ families! {
     MAP_ROWS: Gauge, "sidetrack_map_rows",
         "Rows in the kernel's maps";
     MAP_CAPACITY: Gauge, "sidetrack_map_capacity",
-        "Rows that the kernel's maps can have";
+        "Rows that the kernel's maps can have before something is refused";
     MAP_MEMORY: Gauge in Bytes, "sidetrack_map_memory",
         "Memory of the kernel's maps; before Linux 6.4 what they would take if they were full";
     RESIDENT: Gauge in Bytes, "process_resident_memory",

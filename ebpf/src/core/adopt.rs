@@ -45,12 +45,12 @@ pub fn st_adopt(ctx: *mut c_void) -> i32 {
 /// Stores the socket in the first free slot; whether it has one or does not need one.
 #[inline(always)]
 fn add(sk: *mut c_void, wanted: &WantedListener, family: Family) -> bool {
-    for number in 0..LISTENER_SLOTS {
+    for slot in 0..LISTENER_SLOTS {
         let key = ListenerKey {
             netns: wanted.netns,
-            family: family as u16 | wanted.place as u16,
+            family: family as u16 | wanted.on_loopback as u16,
             port: wanted.port,
-            slot: wanted.first_slot | number & wanted.more_slots,
+            slot,
         };
         match maps::add_socket(sk, &key) {
             Ok(()) => return true,

@@ -130,7 +130,8 @@ fn try_connect<const V6: bool>(
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
     // What accepts the connection would take it for one that was redirected.
-    if is_dedicated(ctx.source()) {
+    // A pod may have an address of that range of IPv6, and then has no targets there.
+    if is_dedicated(ctx.source()) && (!V6 || pod.has_own_targets(destination.family())) {
         return Err(Rule::UnknownTarget);
     }
     let conn = Outbound {

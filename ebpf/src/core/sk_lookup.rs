@@ -11,20 +11,19 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{AskedFrom, DestinationKey, HandshakeKey, ListenerKey, ON_ADDRESS, ON_LOOPBACK},
+    conn::{AskedFrom, DestinationKey, HandshakeKey, ListenerKey, ON_LOOPBACK},
     decide::{self, Decision, ECONNREFUSED, Inbound, Tables as _, Verdict},
     event::EventKind,
     forward::Probe,
     names::{
-        ADDRESS_SLOTS, FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, LOOPBACK_SLOTS, MPTCP_INBOUND,
-        MPTCP_OUTBOUND,
+        FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, LOOPBACK_SLOTS, MPTCP_INBOUND, MPTCP_OUTBOUND,
     },
     pod::{
         IfaceKey, IfaceRow, LOOPBACK_IFINDEX, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS,
         POD_OWN_TARGETS, Route, RouteKey,
     },
     rule::Rule,
-    target::{is_dedicated, is_shared, is_target, listener_slot},
+    target::{is_dedicated, is_shared, is_target},
 };
 
 use crate::{
@@ -311,33 +310,27 @@ impl InboundPacket<'_> {
         self.tuple.destination.family()
     }
 
-    /// Assigns the connection to the first listener that takes it: on all addresses, else on the one that it goes to.
+    /// Assigns the connection to the first listener that takes it.
     #[inline(always)]
     fn assign(&self, port: u16) -> Result<(), ()> {
-        let family = self.family() as u16;
-        if self.assign_to(family, port, (0, LISTENER_SLOTS)).is_ok() {
-            return Ok(());
-        }
-        let first = listener_slot(self.tuple.destination, maps::target_seed());
-        self.assign_to(family | ON_ADDRESS, port, (first, ADDRESS_SLOTS))
+        self.assign_to(self.family() as u16, port, LISTENER_SLOTS)
     }
 
     /// The same to the listeners on loopback, for connections of the pod's own.
     #[inline(always)]
     fn assign_on_loopback(&self, port: u16) -> Result<(), ()> {
-        let family = self.family() as u16 | ON_LOOPBACK;
-        self.assign_to(family, port, (0, LOOPBACK_SLOTS))
+        self.assign_to(self.family() as u16 | ON_LOOPBACK, port, LOOPBACK_SLOTS)
     }
 
     #[inline(always)]
-    fn assign_to(&self, family: u16, port: u16, (first, slots): (u32, u32)) -> Result<(), ()> {
+    fn assign_to(&self, family: u16, port: u16, slots: u32) -> Result<(), ()> {
         let mut failed = 1_u32;
-        for number in 0..slots {
+        for slot in 0..slots {
             let key = ListenerKey {
                 netns: self.netns,
                 family,
                 port,
-                slot: first | number,
+                slot,
             };
             if maps::assign_listener(self.lookup.inner.lookup, &key).is_ok() {
                 failed = 0;

@@ -21,17 +21,14 @@ use sidetrack_common::{
     addr::{Addr, Family},
     conn::{
         DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey,
-        ON_ADDRESS, ON_LOOPBACK, Role, SockRecord,
+        ON_LOOPBACK, Role, SockRecord,
     },
     decide::{self, ECONNREFUSED, Outbound, Tables as _, Verdict},
     event::EventKind,
-    names::{
-        ADDRESS_SLOTS, LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND,
-        MPTCP_OUTBOUND,
-    },
+    names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod,
     rule::Rule,
-    target::{Target, is_dedicated, listener_slot},
+    target::{Target, is_dedicated},
 };
 
 use crate::{
@@ -374,7 +371,6 @@ fn listening(ops: &SockOps<'_>) {
     let is_on_loopback = local.is(Addr::loopback_of(local.family()));
     let serves_all = local.is_unspecified();
     let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
-    let mut first = 0;
     if port == policy.outbound_port {
         if !(is_on_loopback || serves_all) {
             return;
@@ -395,9 +391,9 @@ fn listening(ops: &SockOps<'_>) {
         if local.is_loopback() {
             return;
         }
-        if !serves_all {
-            place = ON_ADDRESS;
-            first = listener_slot(local, maps::target_seed());
+        // Any process may bind an address that is not the pod's.
+        if !serves_all && !PodTables::of_packet(netns, pod).is_own(local) {
+            return;
         }
     } else {
         return;
@@ -406,16 +402,16 @@ fn listening(ops: &SockOps<'_>) {
         netns,
         family: Family::V6 as u16 | place,
         port,
-        slot: first,
+        slot: 0,
     };
     // One on an address of its own serves the family of that address, one on all addresses both unless it is IPv6-only.
     let mut is_refused = false;
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
-        is_refused = !add(ops, &mut key, first);
+        is_refused = !add(ops, &mut key);
     }
     if !ops.is_v6() || serves_all && !ops.is_v6_only() || local.family() == Family::V4 {
         key.family = Family::V4 as u16 | place;
-        is_refused |= !add(ops, &mut key, first);
+        is_refused |= !add(ops, &mut key);
     }
     maps::set_sidecar(netns, mptcp, is_refused);
     debug!(ops.inner, "listening netns={} port={}", netns, port);
@@ -423,14 +419,9 @@ fn listening(ops: &SockOps<'_>) {
 
 /// Stores the listener in the first free slot. Answers `false` if the map takes no socket of its kind: those of MPTCP.
 #[inline(always)]
-fn add(ops: &SockOps<'_>, key: &mut ListenerKey, first: u32) -> bool {
-    let others = if key.family & ON_ADDRESS == 0 {
-        LISTENER_SLOTS - 1
-    } else {
-        ADDRESS_SLOTS - 1
-    };
-    for number in 0..LISTENER_SLOTS {
-        key.slot = first | number & others;
+fn add(ops: &SockOps<'_>, key: &mut ListenerKey) -> bool {
+    for slot in 0..LISTENER_SLOTS {
+        key.slot = slot;
         match maps::add_listener(ops.inner.ops, key) {
             Ok(()) => return true,
             Err(EEXIST) => {}

@@ -54,13 +54,26 @@ pub fn st_dns_sendmsg6(ctx: SockAddrContext) -> i32 {
     send(&SockAddr::<true> { inner: &ctx })
 }
 
+/// Whether a socket of the sidecar's may be bound to an address.
+#[inline(always)]
+fn may_be_sidecars(source: Addr) -> bool {
+    source.is_unspecified() || source.is(Addr::loopback_of(source.family()))
+}
+
+/// What a message would come from, for who receives it.
+#[inline(always)]
+fn named_target<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Target {
+    Target {
+        addr: ctx.message_source(),
+        port: ctx.bound_port(),
+    }
+}
+
 /// The sidecar answers a query that named its server: the answer comes from there, and goes to the socket that asked.
 /// `false` if it is no such answer.
 #[inline(always)]
 fn answer<const V6: bool>(ctx: &SockAddr<'_, V6>, to: Addr) -> bool {
-    let loopback = Addr::loopback_of(to.family());
-    let is_sidecars = |source: Addr| source.is_unspecified() || source.is(loopback);
-    if !is_sidecars(ctx.message_source()) || !is_sidecars(ctx.source()) {
+    if !may_be_sidecars(ctx.message_source()) || !may_be_sidecars(ctx.source()) {
         return false;
     }
     let target = Target {
@@ -88,7 +101,7 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
         return ALLOW;
     }
     let netns = ctx.netns();
-    if is_forged(ctx, netns) {
+    if is_forged(netns, ctx.source()) {
         return DENY;
     }
     match maps::pod(netns) {
@@ -103,15 +116,15 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
 /// Whether a socket is bound to an address that stands for a server: to the application its datagrams would be that
 /// server's answers. The sidecar's have such a source without that.
 #[inline(always)]
-fn is_forged<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64) -> bool {
-    let source = ctx.source();
+fn is_forged(netns: u64, source: Addr) -> bool {
     if !is_dedicated(source) {
         return false;
     }
     let Some(pod) = maps::pod(netns) else {
         return false;
     };
-    if pod.flags & POD_DNS == 0 {
+    // Without targets the address is like any other.
+    if pod.flags & POD_DNS == 0 || !pod.has_own_targets(source.family()) {
         return false;
     }
     maps::count(netns, pod, source.family(), Rule::UnknownTarget, 0);
@@ -155,7 +168,12 @@ fn send<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     if is_dedicated(to) && answer(ctx, to) {
         return ALLOW;
     }
-    if is_forged(ctx, ctx.netns()) {
+    let mut source = ctx.source();
+    // What a first run has made of an answer is the sidecar's, and what it has made of a query goes to the sidecar's port.
+    if !may_be_sidecars(source) && is_target(ctx, ctx.netns(), named_target(ctx)) {
+        source = ctx.message_source();
+    }
+    if is_forged(ctx.netns(), source) {
         return DENY;
     }
     // 0: a socket that is connected sends with control messages.

@@ -212,6 +212,19 @@ print("refused")
     Ok(())
 }
 
+/// A process of the pod that names a source in its message.
+const NAMING: &str = r#"
+import socket, struct, sys
+forging = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+forging.bind(("127.0.0.2", 15053))
+source = struct.pack("=I4s4s", 0, socket.inet_aton(sys.argv[1]), bytes(4))
+try:
+    forging.sendmsg([b"forged"], [(socket.IPPROTO_IP, 8, source)], 0, ("127.0.0.1", 40404))
+except PermissionError:
+    sys.exit()
+sys.exit("sent")
+"#;
+
 kernel_test!(a_neighbor_does_not_answer_as_a_server);
 /// What names a server in the pod is an address that anything outside may send from.
 fn a_neighbor_does_not_answer_as_a_server() -> Result<()> {
@@ -279,6 +292,11 @@ for _ in range(3):
         let words = ["-c", NEIGHBOR, &name, POD[family]];
         let sent = outside.command(ROOT.uid, python, &words).output()?;
         ensure!(sent.status.success(), "{sent:?}");
+        if family == 0 {
+            let mut naming = pod.command(APP.uid, python, &["-c", NAMING, &name]);
+            let sent = naming.output()?;
+            ensure!(sent.status.success(), "{sent:?}");
+        }
         input.write_all(b"\n")?;
         ensure!(line()? == "nothing");
         ensure!(line()? == name);

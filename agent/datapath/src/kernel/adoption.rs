@@ -16,6 +16,7 @@ use bytemuck::Zeroable as _;
 use sidetrack_common::{
     conn::{Adopted, ListenerKey, Purpose, WantedKey, WantedListener},
     names,
+    pod::{Route, RouteKey},
 };
 
 use super::{
@@ -35,8 +36,8 @@ pub struct Adoption {
     pub listeners: Table<ListenerKey, u64>,
     /// Pods whose outbound capture port has a listener on loopback.
     pub sidecar_bits: Table<u64, u32>,
-    /// The node's secret.
-    pub target_seed: Table<u32, u64>,
+    /// Pods' routes.
+    pub routes: Table<RouteKey, Route>,
 }
 
 /// A socket and one of its descriptors.
@@ -58,7 +59,7 @@ impl Adoption {
             wanted: own_map(ebpf, names::WANTED_LISTENER)?,
             listeners: from_pin(pins, names::LISTENERS)?,
             sidecar_bits: from_pin(pins, names::SIDECAR_BY_POD)?,
-            target_seed: from_pin(pins, names::TARGET_SEED)?,
+            routes: from_pin(pins, names::ROUTE_BY_POD)?,
         })
     }
 

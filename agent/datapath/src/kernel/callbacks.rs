@@ -100,9 +100,10 @@ impl Datapath {
         if let Some(uid) = uid {
             let cgroups = &self.attachments.callbacks.cgroups;
             if !cgroups.get(uid).is_some_and(|path| path.is_dir()) {
-                // It may be the first in another cgroup than all others.
-                let state = self.attachments.cgroup_state();
-                self.follow_cgroup(&state)?;
+                self.list_cgroups();
+            }
+            if !self.attachments.callbacks.cgroups.contains_key(uid) {
+                self.cover(uid)?;
                 self.list_cgroups();
             }
         }

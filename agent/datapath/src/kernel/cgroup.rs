@@ -61,16 +61,23 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     Ok(narrowest(mount()?))
 }
 
-/// Of the cgroups that kubelet may use, the one that holds pods. A node whose cgroup driver was changed has several, and
-/// until it is drained or starts again pods in more than one: then it is the root. Before the first pod starts, the first
-/// that exists.
+/// Of the cgroups that kubelet may use, the one in which pods run. A node whose cgroup driver was changed has several, and
+/// until it is drained or starts again pods may run in more than one: then it is the root. Before the first pod runs, the
+/// first that has any, or that exists.
 fn narrowest(root: PathBuf) -> PathBuf {
     let all = POD_CGROUPS.iter().map(|name| root.join(name));
     let there: Vec<PathBuf> = all.filter(|path| path.is_dir()).collect();
-    let used = there.iter().filter(|path| holds_pods(path, QOS_LEVELS));
-    let used: Vec<&PathBuf> = used.collect();
-    match *used {
-        [] => there.into_iter().next().unwrap_or(root),
+    let in_use = there
+        .iter()
+        .filter(|path| holds_pods(path, QOS_LEVELS, is_populated));
+    let in_use: Vec<&PathBuf> = in_use.collect();
+    match *in_use {
+        [] => {
+            let used = there
+                .iter()
+                .find(|path| holds_pods(path, QOS_LEVELS, |_| true));
+            used.or(there.first()).cloned().unwrap_or(root)
+        }
         [one] => one.clone(),
         _ => root,
     }
@@ -79,15 +86,22 @@ fn narrowest(root: PathBuf) -> PathBuf {
 /// Pods are in the cgroup itself or in that of their quality of service.
 const QOS_LEVELS: usize = 1;
 
-fn holds_pods(cgroup: &Path, levels: usize) -> bool {
+fn holds_pods(cgroup: &Path, levels: usize, counts: fn(&Path) -> bool) -> bool {
     let Ok(entries) = fs::read_dir(cgroup) else {
         return false;
     };
     let directories = entries.flatten().filter(|it| it.path().is_dir());
     directories.into_iter().any(|entry| {
         let is_pod = entry.file_name().to_str().and_then(uid_of_pod).is_some();
-        is_pod || levels > 0 && holds_pods(&entry.path(), levels - 1)
+        is_pod && counts(&entry.path())
+            || levels > 0 && holds_pods(&entry.path(), levels - 1, counts)
     })
+}
+
+/// Whether processes are in a cgroup or below it.
+fn is_populated(cgroup: &Path) -> bool {
+    let events = fs::read_to_string(cgroup.join("cgroup.events"));
+    events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
 }
 
 /// The UID of the pod that a cgroup is named after.

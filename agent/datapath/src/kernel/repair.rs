@@ -86,6 +86,29 @@ impl Datapath {
         }
     }
 
+    /// Attaches all hooks to a pod's cgroup as well, if it is not below theirs: to the root. A node whose cgroup driver was
+    /// changed has pods in two.
+    ///
+    /// # Errors
+    /// If a hook cannot be attached; the others may be.
+    pub(super) fn cover(&mut self, uid: &str) -> Result<()> {
+        if self.attachments.given.is_some() {
+            return Ok(());
+        }
+        let root = cgroup::mount()?;
+        if root == self.attachments.cgroup || !cgroup::of_pods_below(&root).contains_key(uid) {
+            return Ok(());
+        }
+        tracing::warn!(
+            uid,
+            before = %self.attachments.cgroup.display(),
+            cgroup = %root.display(),
+            "a pod is in another cgroup than those before: the hooks are attached to the root"
+        );
+        self.attach_to_cgroup(&root, false)?;
+        self.keep_dns()
+    }
+
     fn attach_to_cgroup(&mut self, path: &Path, is_same_path: bool) -> Result<()> {
         let Self {
             pins, attachments, ..
@@ -173,21 +196,14 @@ impl Attachments {
         Ok(is_there && u32::from_ne_bytes(found) == wanted)
     }
 
-    pub(super) fn cgroup_state(&self) -> CgroupState {
+    fn cgroup_state(&self) -> CgroupState {
         let id_at = |path: PathBuf| cgroup::id(&path).map(|id| (path, id));
         let found = cgroup::find(Some(&self.cgroup)).and_then(id_at);
-        let before = self.cgroup.clone();
-        let wanted = cgroup::find(self.given.as_deref());
         if found.is_ok_and(|(_, id)| id == self.cgroup_id) {
-            return match wanted {
-                // Pods are in another one as well.
-                Ok(now) if now != before && before.starts_with(&now) => {
-                    CgroupState::Recreated { before, now }
-                }
-                _ => CgroupState::Unchanged,
-            };
+            return CgroupState::Unchanged;
         }
-        match wanted.and_then(id_at) {
+        let before = self.cgroup.clone();
+        match cgroup::find(self.given.as_deref()).and_then(id_at) {
             Ok((now, id)) if id == self.cgroup_id => CgroupState::Moved { before, now },
             Ok((now, _)) => CgroupState::Recreated { before, now },
             Err(error) => CgroupState::Gone(format!(

@@ -6,7 +6,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::{ControlFlow, Range},
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,9 +18,9 @@ use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use sidetrack_common::{
     addr::Family,
-    conn::{ListenerKey, ON_ADDRESS, ON_LOOPBACK, WantedListener},
-    names::{self, ADDRESS_SLOTS, LISTENER_SLOTS},
-    target::listener_slot,
+    conn::{ListenerKey, ON_LOOPBACK, WantedListener},
+    names::{self, LISTENER_SLOTS},
+    pod::RouteKey,
 };
 
 use super::{Netns, searches::Searches};
@@ -166,7 +166,9 @@ impl Shared {
             !it.address.is_loopback() || it.is_on_loopback() && it.port == search.outbound_port
         };
         for listening in found.iter().filter(takes_connections) {
-            wanted.extend(self.missing(netns.cookie(), listening)?);
+            if self.is_at_own_address(netns.cookie(), listening)? {
+                wanted.extend(self.missing(netns.cookie(), listening)?);
+            }
         }
         if wanted.is_empty() {
             return Ok(0);
@@ -187,10 +189,19 @@ impl Shared {
         self.adoption.run(&wanted, Some(&pids), until).context(walk)
     }
 
+    /// Whether a listener is on all addresses, on loopback, or on one of the pod's: any process may bind another one.
+    fn is_at_own_address(&self, netns: u64, socket: &Listening) -> Result<bool> {
+        if socket.address.is_unspecified() || socket.address.is_loopback() {
+            return Ok(true);
+        }
+        let key = RouteKey::host((netns, 0), socket.address.into());
+        let route = self.adoption.routes.get(&key);
+        let route = route.context("read the pod's routes")?;
+        Ok(route.is_some_and(|route| route.is_local()))
+    }
+
     /// What of a listener has to be stored; `None` if it is known for every family that it may serve.
     fn missing(&self, netns: u64, socket: &Listening) -> Result<Option<(u64, WantedListener)>> {
-        let seed = self.adoption.target_seed.get(&0);
-        let slots = socket.slots(seed.context("read the node's secret")?.unwrap_or_default());
         let mut wanted = WantedListener {
             netns,
             port: socket.port,
@@ -198,13 +209,10 @@ impl Shared {
             v6: 0,
             adopted: 0,
             fd: 0,
-            place: u32::from(socket.place()),
-            first_slot: slots.start,
-            more_slots: slots.end - slots.start - 1,
+            on_loopback: u32::from(socket.place()),
         };
         for family in socket.families {
-            let family_in_place = *family as u16 | socket.place();
-            let is_missing = self.is_missing((netns, family_in_place), socket, slots.clone())?;
+            let is_missing = self.is_missing(netns, *family, socket)?;
             match family {
                 Family::V4 => wanted.v4 = u8::from(is_missing),
                 Family::V6 => wanted.v6 = u8::from(is_missing),
@@ -215,17 +223,12 @@ impl Shared {
 
     /// Whether a listener has no slot and there is one for it. Where all slots are used they lead to the
     /// whole group.
-    fn is_missing(
-        &self,
-        (netns, family): (u64, u16),
-        socket: &Listening,
-        slots: Range<u32>,
-    ) -> Result<bool> {
+    fn is_missing(&self, netns: u64, family: Family, socket: &Listening) -> Result<bool> {
         let mut has_room = false;
-        for slot in slots {
+        for slot in 0..LISTENER_SLOTS {
             let key = ListenerKey {
                 netns,
-                family,
+                family: family as u16 | socket.place(),
                 port: socket.port,
                 slot,
             };
@@ -285,20 +288,8 @@ impl Listening {
     const fn place(&self) -> u16 {
         if self.is_on_loopback() {
             ON_LOOPBACK
-        } else if self.address.is_unspecified() {
+        } else {
             0
-        } else {
-            ON_ADDRESS
-        }
-    }
-
-    /// Its slots; `seed` is the node's secret.
-    fn slots(&self, seed: u64) -> Range<u32> {
-        if self.place() == ON_ADDRESS {
-            let first = listener_slot(self.address.into(), seed);
-            first..first + ADDRESS_SLOTS
-        } else {
-            0..LISTENER_SLOTS
         }
     }
 }

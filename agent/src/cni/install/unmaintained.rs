@@ -100,7 +100,18 @@ impl Unmaintained {
     /// Removes the entries.
     #[must_use]
     pub fn remove(&self) -> Work {
-        match self.in_directory(|path| Ok(remove_entries(path, &self.socket))) {
+        let remove = |path: &Path| {
+            let mut work = remove_entries(path, &self.socket);
+            let (seen, on_node) = (
+                path.display().to_string(),
+                self.on_node.display().to_string(),
+            );
+            for done in &mut work.done {
+                *done = done.replace(&seen, &on_node);
+            }
+            Ok(work)
+        };
+        match self.in_directory(remove) {
             Ok(removed) => removed.unwrap_or_default(),
             Err(problem) => Work {
                 problem: Some(problem),

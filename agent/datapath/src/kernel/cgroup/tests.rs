@@ -17,8 +17,20 @@ fn the_cgroup_that_holds_pods_is_chosen() {
     assert_eq!(of_node(), root.path().join("kubepods"));
     let other = "kubepods.slice/kubepods-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e22.slice";
     fs::create_dir_all(root.path().join(other)).unwrap();
-    assert_eq!(of_node(), root.path(), "both hold pods");
-    fs::remove_dir(root.path().join(other)).unwrap();
+    let run_in = |pod: &str, populated: &str| {
+        let events = root.path().join(pod).join("cgroup.events");
+        fs::write(events, format!("populated {populated}\nfrozen 0\n")).unwrap();
+    };
+    run_in(pod, "1");
+    run_in(other, "0");
+    assert_eq!(
+        of_node(),
+        root.path().join("kubepods"),
+        "the other driver's pods have ended"
+    );
+    run_in(other, "1");
+    assert_eq!(of_node(), root.path(), "pods run in both");
+    fs::remove_dir_all(root.path().join(other)).unwrap();
     let uid = "b9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
     let found = of_pods_below(root.path());
     assert_eq!(found.get(uid), Some(&root.path().join(pod)));
