@@ -252,6 +252,8 @@ impl<N: Node> Core<N> {
             policy: enrollment.map(|it| it.policy_id),
             state: record.map(Record::state),
             reason: record.and_then(|it| it.reason().map(str::to_owned)),
+            doubt: enrollment.and_then(|it| it.doubt.clone()),
+            notes: enrollment.map(Enrollment::notes).unwrap_or_default(),
         }
     }
 }
@@ -272,4 +274,6 @@ struct Shown {
     policy: Option<PolicyId>,
     state: Option<crate::PodState>,
     reason: Option<String>,
+    doubt: Option<String>,
+    notes: Vec<String>,
 }
