@@ -57,10 +57,6 @@ pub(super) async fn work(
     ready: watch::Sender<bool>,
 ) -> Result<()> {
     let (changed_sender, changed) = mpsc::unbounded_channel();
-    let pod_cgroups = parts
-        .follow_cgroups
-        .then(|| follow_cgroups(parts.datapath.cgroup()))
-        .flatten();
     let reconciler = Reconciler::new(parts.datapath, parts.mesh, changed_sender).await?;
     let earlier = reconciler.core.pods_of_earlier_agents().len();
     if earlier > 0 {
@@ -76,12 +72,14 @@ pub(super) async fn work(
         reporter: parts.reporter,
         ztunnel: parts.ztunnel,
         follow_cgroups: parts.follow_cgroups,
-        pod_cgroups,
+        pod_cgroups: None,
+        cgroup: PathBuf::new(),
         fast_poll: FastPoll::default(),
         repairs: every(LINK_INTERVAL),
         ready,
         is_ready: false,
     };
+    worker.follow_cgroup();
     if let Some(update) = worker.inbox.take() {
         worker.apply(update).await;
     }
@@ -124,6 +122,8 @@ struct Worker {
     ztunnel: Option<ztunnel::Publisher>,
     follow_cgroups: bool,
     pod_cgroups: Option<PodCgroups>,
+    /// The cgroup in which these are.
+    cgroup: PathBuf,
     fast_poll: FastPoll,
     repairs: Interval,
     ready: watch::Sender<bool>,
@@ -163,6 +163,7 @@ impl Worker {
             // Something remains to do of the last turn. One of those that are ready is chosen at random.
             () = std::future::ready(()), if has_more => self.reconciler.core.proceed().await,
         }
+        self.follow_cgroup();
         self.cni_queue.answer_pending(&mut self.reconciler).await;
         self.publish();
         self.cni_queue.send_answers();
@@ -189,8 +190,17 @@ impl Worker {
 
     /// Repairs what others have changed. If the pods' cgroup was replaced, follows the new one.
     async fn repair(&mut self) {
-        if self.reconciler.repair().await && self.follow_cgroups {
-            self.pod_cgroups = follow_cgroups(self.reconciler.core.node.datapath.cgroup());
+        if self.reconciler.repair().await {
+            self.cgroup = PathBuf::new();
+        }
+    }
+
+    /// Follows the cgroup that the hooks are on, if it is another one or was replaced.
+    fn follow_cgroup(&mut self) {
+        let now = self.reconciler.core.node.datapath.cgroup();
+        if self.follow_cgroups && self.cgroup.as_os_str() != now.as_os_str() {
+            self.pod_cgroups = follow_cgroups(now);
+            self.cgroup = now.to_owned();
         }
     }
 

@@ -391,9 +391,12 @@ fn listening(ops: &SockOps<'_>) {
         if local.is_loopback() {
             return;
         }
-        // Any process may bind an address that is not the pod's.
-        if !serves_all && !PodTables::of_packet(netns, pod).is_own(local) {
-            return;
+        // Any process may bind an address that is not the pod's, and one of targets.
+        if !serves_all {
+            let route = PodTables::of_packet(netns, pod).route(local);
+            if is_dedicated(local) || !(route.is_local() || route.is_unknown()) {
+                return;
+            }
         }
     } else {
         return;

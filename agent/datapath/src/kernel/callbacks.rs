@@ -102,8 +102,7 @@ impl Datapath {
             if !cgroups.get(uid).is_some_and(|path| path.is_dir()) {
                 self.list_cgroups();
             }
-            if !self.attachments.callbacks.cgroups.contains_key(uid) {
-                self.cover(uid)?;
+            if !self.attachments.callbacks.cgroups.contains_key(uid) && self.cover(uid)? {
                 self.list_cgroups();
             }
         }

@@ -87,17 +87,17 @@ impl Datapath {
     }
 
     /// Attaches all hooks to a pod's cgroup as well, if it is not below theirs: to the root. A node whose cgroup driver was
-    /// changed has pods in two.
+    /// changed has pods in two. Answers whether they are there now.
     ///
     /// # Errors
     /// If a hook cannot be attached; the others may be.
-    pub(super) fn cover(&mut self, uid: &str) -> Result<()> {
+    pub(super) fn cover(&mut self, uid: &str) -> Result<bool> {
         if self.attachments.given.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let root = cgroup::mount()?;
         if root == self.attachments.cgroup || !cgroup::of_pods_below(&root).contains_key(uid) {
-            return Ok(());
+            return Ok(false);
         }
         tracing::warn!(
             uid,
@@ -106,7 +106,8 @@ impl Datapath {
             "a pod is in another cgroup than those before: the hooks are attached to the root"
         );
         self.attach_to_cgroup(&root, false)?;
-        self.keep_dns()
+        self.keep_dns()?;
+        Ok(true)
     }
 
     fn attach_to_cgroup(&mut self, path: &Path, is_same_path: bool) -> Result<()> {
@@ -199,11 +200,18 @@ impl Attachments {
     fn cgroup_state(&self) -> CgroupState {
         let id_at = |path: PathBuf| cgroup::id(&path).map(|id| (path, id));
         let found = cgroup::find(Some(&self.cgroup)).and_then(id_at);
-        if found.is_ok_and(|(_, id)| id == self.cgroup_id) {
-            return CgroupState::Unchanged;
-        }
         let before = self.cgroup.clone();
-        match cgroup::find(self.given.as_deref()).and_then(id_at) {
+        let wanted = cgroup::find(self.given.as_deref());
+        if found.is_ok_and(|(_, id)| id == self.cgroup_id) {
+            return match wanted {
+                // Pods run in another one as well.
+                Ok(now) if now != before && before.starts_with(&now) => {
+                    CgroupState::Recreated { before, now }
+                }
+                _ => CgroupState::Unchanged,
+            };
+        }
+        match wanted.and_then(id_at) {
             Ok((now, id)) if id == self.cgroup_id => CgroupState::Moved { before, now },
             Ok((now, _)) => CgroupState::Recreated { before, now },
             Err(error) => CgroupState::Gone(format!(

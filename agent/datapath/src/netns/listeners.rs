@@ -21,6 +21,7 @@ use sidetrack_common::{
     conn::{ListenerKey, ON_LOOPBACK, WantedListener},
     names::{self, LISTENER_SLOTS},
     pod::RouteKey,
+    target::is_dedicated,
 };
 
 use super::{Netns, searches::Searches};
@@ -189,7 +190,8 @@ impl Shared {
         self.adoption.run(&wanted, Some(&pids), until).context(walk)
     }
 
-    /// Whether a listener is on all addresses, on loopback, or on one of the pod's: any process may bind another one.
+    /// Whether a listener is on all addresses, on loopback, or on one of the pod's, as far as its routes are known: any process
+    /// may bind another one, and one of targets.
     fn is_at_own_address(&self, netns: u64, socket: &Listening) -> Result<bool> {
         if socket.address.is_unspecified() || socket.address.is_loopback() {
             return Ok(true);
@@ -197,7 +199,8 @@ impl Shared {
         let key = RouteKey::host((netns, 0), socket.address.into());
         let route = self.adoption.routes.get(&key);
         let route = route.context("read the pod's routes")?;
-        Ok(route.is_some_and(|route| route.is_local()))
+        let is_own = route.is_some_and(|route| route.is_local() || route.is_unknown());
+        Ok(is_own && !is_dedicated(socket.address.into()))
     }
 
     /// What of a listener has to be stored; `None` if it is known for every family that it may serve.

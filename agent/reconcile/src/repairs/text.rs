@@ -69,6 +69,13 @@ fn followed(state: &CgroupState) -> Option<String> {
             before.display(),
             now.display()
         )),
+        CgroupState::Recreated { before, now } if before != now && before.starts_with(now) => {
+            Some(format!(
+                "pods run in another cgroup than {} as well: attached all hooks to {}",
+                before.display(),
+                now.display()
+            ))
+        }
         CgroupState::Recreated { before, now } => Some(format!(
             "the pods' cgroup {} was made anew: attached all hooks to {}",
             before.display(),

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +109,8 @@ impl Unmaintained {
             for done in &mut work.done {
                 *done = done.replace(&seen, &on_node);
             }
+            let problem = work.problem.take();
+            work.problem = problem.map(|it| anyhow!(format!("{it:#}").replace(&seen, &on_node)));
             Ok(work)
         };
         match self.in_directory(remove) {
