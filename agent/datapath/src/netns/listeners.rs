@@ -46,6 +46,12 @@ const MAX_FOUND: usize = 256;
 /// of a crowd are looked at with those of all other processes.
 const MAX_SINGLE: usize = 512;
 
+/// The only addresses of loopback that a search finds.
+const LOCALHOST: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
 /// Searches for listeners.
 #[derive(Clone, Debug)]
 pub struct Adopter {
@@ -86,7 +92,7 @@ impl Search {
         } else {
             (0, 0)
         };
-        if listening.is_on_loopback() {
+        if listening.address.is_loopback() {
             on_loopback
         } else if listening.is_mptcp {
             mptcp
@@ -163,9 +169,8 @@ impl Shared {
         }
         // No map can hold them.
         found.retain(|it| !it.is_mptcp);
-        let takes_connections = |it: &&Listening| {
-            !it.address.is_loopback() || it.is_on_loopback() && it.port == search.outbound_port
-        };
+        let takes_connections =
+            |it: &&Listening| !it.address.is_loopback() || it.port == search.outbound_port;
         for listening in found.iter().filter(takes_connections) {
             if self.is_at_own_address(netns.cookie(), listening)? {
                 wanted.extend(self.missing(netns.cookie(), listening)?);
@@ -279,17 +284,9 @@ struct Listening {
 }
 
 impl Listening {
-    /// Whether it is where iptables sends connections to the outbound port, if it is not on all addresses.
-    const fn is_on_loopback(&self) -> bool {
-        match self.address {
-            IpAddr::V4(address) => address.to_bits() == Ipv4Addr::LOCALHOST.to_bits(),
-            IpAddr::V6(address) => address.to_bits() == Ipv6Addr::LOCALHOST.to_bits(),
-        }
-    }
-
     /// See [`ListenerKey::family`].
     const fn place(&self) -> u16 {
-        if self.is_on_loopback() {
+        if self.address.is_loopback() {
             ON_LOOPBACK
         } else {
             0
@@ -302,9 +299,12 @@ impl Listening {
 fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Listening>> {
     let mut found = Vec::new();
     visit(netns, until, |listening| {
-        let is_for_all = listening.address.is_unspecified() || listening.is_on_loopback();
-        let may_arrive = is_for_all
-            || listening.port != search.outbound_port && !listening.address.is_loopback();
+        let address = listening.address;
+        // Where iptables sends connections to the outbound port, unless one listens on all addresses.
+        let is_on_loopback = LOCALHOST.contains(&address);
+        let may_arrive = address.is_unspecified()
+            || is_on_loopback
+            || listening.port != search.outbound_port && !address.is_loopback();
         if may_arrive && search.ports.contains(&listening.port) {
             found.push(listening);
         }
