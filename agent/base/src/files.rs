@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 /// Writes a temporary file and renames it into place. Runtimes ignore the temporary name: it has no
 /// extension they use.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    replace_by(path, mode, |file| file.write_all(content), || false)
+    replace_unless(path, content, mode, || false)
 }
 
 /// The same of a file that others write, too, made from what it had: if it has changed meanwhile, it stays.

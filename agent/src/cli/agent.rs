@@ -239,6 +239,7 @@ impl SourceFlags {
 impl PluginFlags {
     fn plugin(&self, agent_socket: &Path, source: &SourceFlags) -> Plugin {
         let daemonset = source.daemonset();
+        let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
         let (Some(bin_dir), Some(conf_dir)) = (&self.cni_bin_dir, &self.cni_conf_dir) else {
             if self.cni.any() {
                 usage(
@@ -259,11 +260,9 @@ impl PluginFlags {
             let on_node = self.cni_node_conf_dir.as_deref();
             let on_node = on_node.unwrap_or_else(|| Path::new(CONF_DIR));
             // Without a DaemonSet the plugin may have been installed by hand.
-            let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
             let found = daemonset.map(|_| Unmaintained::new(on_node, socket));
             return Plugin::Ignore(found);
         };
-        let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
         if !socket.is_absolute() {
             usage(
                 "pass an absolute path to --socket or --cni-socket: the plugin runs in another directory",

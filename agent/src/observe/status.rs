@@ -188,8 +188,7 @@ impl Status {
     /// # Errors
     /// If the kernel cannot be asked.
     pub fn look_at_sidecars(&self) -> io::Result<(Vec<PodStatus>, HashSet<u64>)> {
-        let mut pods = self.known_pods()?;
-        pods.retain(|pod| pod.netns.is_some());
+        let mut pods = self.enrolled()?;
         let replaced = self.sidecars.look(&self.maps, &pods)?;
         add_sidecars(&mut pods, &self.maps, self.sidecars.last().as_deref())?;
         Ok((pods, replaced))
@@ -241,19 +240,26 @@ impl Status {
         let usage = self.map_usage().await?;
         let agent = own_process(self.started.elapsed())?;
         // The rest was read some seconds ago.
-        let pods = self.known_pods()?;
-        let enrolled = pods.iter().filter(|pod| pod.netns.is_some()).count() as u64;
+        let known = self.known()?;
+        let enrolled = known.pods.iter().filter(|pod| pod.netns.is_some()).count() as u64;
         Ok(cost(enrolled, &usage.memory, &usage.maps, Some(agent)))
     }
 
-    /// The reconciler's pods. Before it is ready also those that an earlier agent has enrolled: they stay intercepted.
-    fn known_pods(&self) -> io::Result<Vec<PodStatus>> {
-        let snapshot = self.snapshot();
-        let mut pods = snapshot.pods.clone();
+    /// The reconciler's view. Before it is ready it has also the pods that an earlier agent has enrolled: they stay
+    /// intercepted.
+    fn known(&self) -> io::Result<Arc<Snapshot>> {
+        let mut snapshot = self.snapshot();
         if !snapshot.ready {
-            pinned_pods::add_others(&mut pods, &self.maps)?;
+            pinned_pods::add_others(&mut Arc::make_mut(&mut snapshot).pods, &self.maps)?;
         }
-        Ok(pods)
+        Ok(snapshot)
+    }
+
+    /// The enrolled ones of these pods.
+    fn enrolled(&self) -> io::Result<Vec<PodStatus>> {
+        let known = self.known()?;
+        let enrolled = known.pods.iter().filter(|pod| pod.netns.is_some());
+        Ok(enrolled.cloned().collect())
     }
 
     /// Every pod that is wanted, with what the kernel's maps know about it now.
@@ -269,8 +275,9 @@ impl Status {
     }
 
     fn count_pods(&self, is_wanted: impl Fn(&PodStatus) -> bool) -> io::Result<Vec<PodStatus>> {
-        let mut pods = self.known_pods()?;
-        pods.retain(is_wanted);
+        let known = self.known()?;
+        let pods = known.pods.iter().filter(|pod| is_wanted(pod));
+        let mut pods: Vec<PodStatus> = pods.cloned().collect();
         if let Some(table) = &self.ambient {
             add_served(&mut pods, table);
         }
@@ -311,17 +318,17 @@ impl Status {
             io::Result::Ok((by_rule, totals.refusals(), handshakes, per_pod))
         });
         let (connections, refusals, handshakes, per_pod) = counting.await?;
-        let (snapshot, problems) = self.current();
-        let known = self.known_pods()?;
+        let (_, problems) = self.current();
+        let snapshot = self.known()?;
         let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
         let mut meshes: BTreeMap<_, _> = MeshName::ALL.map(|mesh| (mesh.name(), 0)).into();
-        for mesh in known.iter().filter_map(PodStatus::mesh) {
+        for mesh in snapshot.pods.iter().filter_map(PodStatus::mesh) {
             *meshes.entry(mesh.name()).or_default() += 1;
         }
-        for pod in &known {
+        for pod in &snapshot.pods {
             *pods.entry(pod.state.name()).or_default() += 1;
         }
-        let of_pods = known.iter().filter_map(PodStatus::problem).count()
+        let of_pods = snapshot.pods.iter().filter_map(PodStatus::problem).count()
             + usage.pods.iter().filter(|pod| pod.live_problem).count();
         let staying = usage.pods.iter().filter(|pod| !pod.terminating);
         Ok(Figures {
@@ -373,8 +380,7 @@ impl Status {
 
     /// What the kernel's maps know of each enrolled pod.
     fn pod_figures(&self) -> io::Result<Vec<PodFigures>> {
-        let mut pods = self.known_pods()?;
-        pods.retain(|pod| pod.netns.is_some());
+        let mut pods = self.enrolled()?;
         let known: Vec<bool> = pods.iter().map(|pod| pod.problem().is_some()).collect();
         add_live_facts(&mut pods, &self.maps, self.sidecars.last().as_deref())?;
         let figures = pods.into_iter().zip(known).filter_map(|(pod, known)| {
