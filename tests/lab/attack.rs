@@ -3,6 +3,10 @@
 use std::{
     future::Future,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -20,24 +24,38 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// An attack that continues, in a thread of its own.
 pub struct Attack {
+    effects: Effects,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// How often an attack reached what it attacks: a test without one proves nothing.
+#[derive(Clone, Default)]
+pub struct Effects(Arc<AtomicUsize>);
+
+impl Effects {
+    /// It did once more.
+    pub fn count(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
 impl Attack {
-    /// So many clients, each of which does the same again and again.
-    pub fn start<F>(clients: usize, act: impl Fn() -> F + Copy + Send + 'static) -> Self
+    /// So many clients, each of which does the same again and again, and counts its effects.
+    pub fn start<F>(clients: usize, act: impl Fn(Effects) -> F + Copy + Send + 'static) -> Self
     where
         F: Future<Output = Result<()>> + 'static,
     {
+        let effects = Effects::default();
+        let of_clients = effects.clone();
         let (end, ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build();
             let Ok(runtime) = runtime else { return };
-            let clients = (0..clients).map(|_| async move {
+            let clients = (0..clients).map(|_| async {
                 loop {
                     // Refused and dropped connections are what an attack expects.
-                    let _ = act().await;
+                    let _ = act(of_clients.clone()).await;
                     sleep(PAUSE).await;
                 }
             });
@@ -50,9 +68,15 @@ impl Attack {
             });
         });
         Self {
+            effects,
             end: Some(end),
             thread: Some(thread),
         }
+    }
+
+    /// How many effects it has had.
+    pub fn effects(&self) -> usize {
+        self.effects.0.load(Relaxed)
     }
 }
 
@@ -67,8 +91,9 @@ impl Drop for Attack {
 
 /// Connections that say nothing.
 pub fn silent(to: SocketAddr, from: Option<IpAddr>, connections: usize) -> Attack {
-    Attack::start(connections, move || async move {
+    Attack::start(connections, move |effects| async move {
         let mut stream = dial(to, from).await?;
+        effects.count();
         stream.read_u8().await?;
         Ok(())
     })

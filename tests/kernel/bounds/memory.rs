@@ -45,7 +45,9 @@ fn maps_take_memory_for_what_they_have() -> Result<()> {
     };
     let at_rest = cost(&places)?;
     if at_rest["maps_exact"] == false {
-        println!("this kernel does not say what maps take");
+        eprintln!(
+            "bounds::maps_take_memory_for_what_they_have: skipped, needs the kernel's word on maps (6.4)"
+        );
         return Ok(());
     }
     let sum = |cost: &Value| -> Option<u64> {

@@ -60,7 +60,7 @@ impl DnsFixture {
         run_words(&[&["ip", "netns", "exec", netns], words].concat())
     }
 
-    /// Loads the rules of the mesh's own program for a pod with the servers of both families.
+    /// Loads the rules that `sidetrack rules` prints for a pod with the servers of both families.
     fn load_rules(&self, manifest: &Manifest) -> Result<()> {
         let path = self.fixture.lab.dir().join("rules");
         fs::write(&path, manifest.to_string())?;

@@ -117,6 +117,7 @@ fn beside(attack: impl FnOnce(SocketAddr) -> Attack) -> Result<()> {
     let attack = attack(address);
     // By now those who came first have the places, and the others wait for them.
     thread::sleep(Duration::from_millis(300));
+    ensure!(attack.effects() >= 64, "{} clients came", attack.effects());
     for round in 0..10 {
         for what in ["live", "ready"] {
             let start = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -28,6 +28,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// What the API server saw of a webhook under attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Attacked {
+    /// How often the attack reached the webhook.
+    pub effects: usize,
     /// Requests that were answered.
     pub answers: usize,
     /// Of those, how many took more than a second.
@@ -52,8 +54,10 @@ pub async fn attacked(attack: impl FnOnce(&Client) -> Attack) -> Result<Attacked
     sleep(BEGIN).await;
     let (answers, late, longest) = ask(&client).await?;
     let [_, most] = server.memory()?;
-    drop(attack);
+    let effects = attack.effects();
+    ensure!(effects > 0, "the attack does not reach the webhook");
     Ok(Attacked {
+        effects,
         answers,
         late,
         longest,

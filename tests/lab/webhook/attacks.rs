@@ -17,8 +17,9 @@ use crate::{attack::Attack, product::ISTIO_INIT_ANNOTATION};
 /// TLS connections that say nothing more.
 pub fn idle_tls(client: Client, connections: usize) -> Attack {
     let client = keep(client);
-    Attack::start(connections, move || async move {
+    Attack::start(connections, move |effects| async move {
         let mut stream = client.dial_tls().await?;
+        effects.count();
         stream.read_u8().await?;
         Ok(())
     })
@@ -27,8 +28,9 @@ pub fn idle_tls(client: Client, connections: usize) -> Attack {
 /// Heads that do not end, of so many bytes.
 pub fn unfinished_heads(client: Client, connections: usize, bytes: usize) -> Attack {
     let client = keep(client);
-    Attack::start(connections, move || async move {
+    Attack::start(connections, move |effects| async move {
         let mut stream = client.dial_tls().await?;
+        effects.count();
         let head = format!(
             "POST /mutate HTTP/1.1\r\nhost: {NAME}\r\nx: {}",
             "x".repeat(bytes)
@@ -43,8 +45,9 @@ pub fn unfinished_heads(client: Client, connections: usize, bytes: usize) -> Att
 /// Bodies that do not end: all but the last of so many bytes.
 pub fn unfinished_bodies(client: Client, connections: usize, bytes: usize) -> Attack {
     let client = keep(client);
-    Attack::start(connections, move || async move {
+    Attack::start(connections, move |effects| async move {
         let mut stream = client.dial_tls().await?;
+        effects.count();
         let head = format!(
             "POST /mutate HTTP/1.1\r\nhost: {NAME}\r\ncontent-type: application/json\r\ncontent-length: {bytes}\r\n\r\n"
         );
@@ -59,8 +62,9 @@ pub fn unfinished_bodies(client: Client, connections: usize, bytes: usize) -> At
 /// Requests whose answers are never read.
 pub fn unread_answers(client: Client, connections: usize, body: Vec<u8>) -> Attack {
     let (client, body) = (keep(client), &*Vec::leak(body));
-    Attack::start(connections, move || async move {
+    Attack::start(connections, move |effects| async move {
         let mut stream = client.dial_tls().await?;
+        effects.count();
         let head = format!(
             "POST /mutate HTTP/1.1\r\nhost: {NAME}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
@@ -77,10 +81,11 @@ pub fn unread_answers(client: Client, connections: usize, body: Vec<u8>) -> Atta
 /// Requests, one after the other in each connection.
 pub fn requests(client: Client, connections: usize, body: Vec<u8>) -> Attack {
     let (client, body) = (keep(client), &*Vec::leak(body));
-    Attack::start(connections, move || async move {
+    Attack::start(connections, move |effects| async move {
         let mut connection = client.connect().await?;
         loop {
             connection.send(post("/mutate", body)?).await?;
+            effects.count();
         }
     })
 }

@@ -23,6 +23,8 @@ const VARIABLES: usize = 40_000;
 pub const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const INCLUDED_PORTS: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
 const KUMA_CONFIG: &str = "traffic.kuma.io/transparent-proxy-config";
+/// Without it a pod with Kuma's sidecar is of no interest, and the configuration is not read.
+const KUMA_INJECTED: &str = "kuma.io/sidecar-injected";
 const EXCLUDED_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 
 /// Something that continues in a thread until it is dropped.
@@ -124,24 +126,41 @@ pub fn big_policies(world: &mut World) -> Result<Held> {
 
 pub fn restless_policy(world: &mut World) -> Result<Held> {
     let lists = |seed: usize| json!({EXCLUDED_PORTS: ports(seed), EXCLUDED_RANGES: ranges(seed)});
-    restless(world, (0..6).map(lists).collect(), |_| {})
+    restless(
+        world,
+        (0..6).map(lists).collect(),
+        |_| {},
+        |pod| pod["state"] == "enrolled",
+    )
 }
 
 /// Kuma's annotation with a few lines that stand for a million values.
 pub fn restless_aliases(world: &mut World) -> Result<Held> {
-    let variants = (0..6).map(|seed| json!({KUMA_CONFIG: aliases(seed)}));
-    restless(world, variants.collect(), |pod| {
-        pod["spec"]["containers"][1]["name"] = "kuma-sidecar".into();
-    })
+    restless_kuma(world, aliases, "aliases")
 }
 
 /// The same with as many values as it may have.
 pub fn restless_yaml(world: &mut World) -> Result<Held> {
     let text = |seed: usize| format!("a: [{seed}{}]", ",1".repeat(120_000));
-    let variants = (0..6).map(|seed| json!({KUMA_CONFIG: text(seed)}));
-    restless(world, variants.collect(), |pod| {
-        pod["spec"]["containers"][1]["name"] = "kuma-sidecar".into();
-    })
+    restless_kuma(world, text, "more YAML")
+}
+
+/// With this configuration, by seed, for which the agent rejects the pod in these words.
+fn restless_kuma(
+    world: &mut World,
+    config: fn(usize) -> String,
+    rejected: &'static str,
+) -> Result<Held> {
+    let variants = (0..6).map(|seed| json!({KUMA_INJECTED: "true", KUMA_CONFIG: config(seed)}));
+    restless(
+        world,
+        variants.collect(),
+        |pod| pod["spec"]["containers"][1]["name"] = "kuma-sidecar".into(),
+        |pod| {
+            let reason = pod["reason"].to_string();
+            pod["state"] == "rejected" && reason.contains(rejected)
+        },
+    )
 }
 
 /// YAML whose aliases stand for a million values.
@@ -155,12 +174,20 @@ fn aliases(seed: usize) -> String {
     first + &others.collect::<String>()
 }
 
-/// A pod whose annotations change every 10 ms.
-fn restless(world: &mut World, variants: Vec<Value>, edit: impl Fn(&mut Value)) -> Result<Held> {
+/// A pod whose annotations change every 10 ms, once the agent has read the first.
+fn restless(
+    world: &mut World,
+    variants: Vec<Value>,
+    edit: impl Fn(&mut Value),
+    is_read: impl Fn(&Value) -> bool,
+) -> Result<Held> {
     world.idle_pod(GREEDY, "restless", |pod| {
         edit(pod);
         pod["metadata"]["annotations"] = variants[0].clone();
     })?;
+    world
+        .places()
+        .wait_pod("greedy/restless", |pod| pod.is_some_and(&is_read))?;
     let api = world.api.objects();
     let mut number = 0;
     Ok(Box::new(Repeated::start(

@@ -2,6 +2,7 @@
 
 use std::{
     io::Write as _, net::SocketAddr, os::unix::net::UnixStream, path::PathBuf, process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -10,8 +11,9 @@ use lab::{
     command::{Process, run},
     node::VIP,
     product::CNI_REQUESTS_PATH,
-    protocol::{APP, Dial},
+    protocol::{APP, Connected, Dial},
     sidecar,
+    wait::eventually,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -40,19 +42,32 @@ pub fn processes(world: &mut World) -> Result<Held> {
 }
 
 pub fn silent_metrics(world: &mut World) -> Result<Held> {
-    Ok(Box::new(attack::silent(world.metrics, Some(ATTACKER), 600)))
+    reaching(attack::silent(world.metrics, Some(ATTACKER), 600))
 }
 
 pub fn busy_metrics(world: &mut World) -> Result<Held> {
     let address = world.metrics;
-    Ok(Box::new(Attack::start(64, move || async move {
+    reaching(Attack::start(64, move |effects| async move {
         let mut stream = attack::dial(address, Some(ATTACKER)).await?;
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
             .await?;
-        stream.read_to_end(&mut Vec::new()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        if answer.starts_with(b"HTTP/1.1 200") {
+            effects.count();
+        }
         Ok(())
-    })))
+    }))
+}
+
+/// One that has had an effect by now.
+fn reaching(attack: Attack) -> Result<Held> {
+    eventually(Duration::from_secs(5), || {
+        ensure!(attack.effects() > 0, "the attack reaches nothing");
+        Ok(())
+    })?;
+    Ok(Box::new(attack))
 }
 
 /// Each request waits until its pod is known, and so stays open.
@@ -65,18 +80,17 @@ pub fn sandboxes(world: &mut World) -> Result<Held> {
             "container": format!("{number:064x}"), "netns": "/proc/self/ns/net", "timeout_ms": 10_000,
         })
         .to_string();
-        let Ok(mut stream) = UnixStream::connect(&socket) else {
-            continue;
-        };
+        let mut stream = UnixStream::connect(&socket)?;
         let head = format!(
             "POST {CNI_REQUESTS_PATH} HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
+        // Those past the agent's places are closed, or wait in the socket's queue.
         if stream.write_all((head + &body).as_bytes()).is_ok() {
             open.push(stream);
         }
     }
-    ensure!(!open.is_empty(), "the socket takes no request");
+    ensure!(open.len() > 500, "{} requests are open", open.len());
     Ok(Box::new(open))
 }
 
@@ -91,7 +105,9 @@ pub fn counters(world: &mut World) -> Result<Held> {
     world.places().wait_enrolled("greedy/counted")?;
     let sidecar = sidecar::start(&net, &[])?;
     let dials = list.iter().map(|port| Ok(Dial::new(&APP, to(*port)?)));
-    actor.dial_all(dials.collect::<Result<_>>()?)?;
+    let dialed = actor.dial_all(dials.collect::<Result<_>>()?)?;
+    // Nothing listens on the excluded ports.
+    refused(&dialed)?;
     Ok(Box::new((actor, sidecar)))
 }
 
@@ -108,7 +124,11 @@ pub fn handshakes(world: &mut World) -> Result<Held> {
         "ip netns exec {} iptables -A INPUT -p tcp --syn --dport 15001 -j DROP",
         net.netns
     ))?;
-    actor.flood(to(80)?, 12_000)?;
+    let flooded = actor.flood(to(80)?, 12_000)?;
+    ensure!(
+        flooded.pending + flooded.refused == 12_000 && flooded.pending > 1000,
+        "{flooded:?}"
+    );
     Ok(Box::new((actor, sidecar)))
 }
 
@@ -123,9 +143,18 @@ fn refuse(world: &mut World, name: &str, number: u8) -> Result<Held> {
     world.places().wait_enrolled(&format!("{GREEDY}/{name}"))?;
     for _ in 0..6 {
         let dials = (0..10_000).map(|_| Ok(Dial::new(&APP, to(80)?)));
-        actor.dial_all(dials.collect::<Result<_>>()?)?;
+        refused(&actor.dial_all(dials.collect::<Result<_>>()?)?)?;
     }
     Ok(Box::new(actor))
+}
+
+/// Whether all were.
+fn refused(dialed: &[Result<Connected, i32>]) -> Result<()> {
+    let other = dialed
+        .iter()
+        .find(|it| !matches!(it, Err(libc::ECONNREFUSED)));
+    ensure!(other.is_none(), "one was not refused: {other:?}");
+    Ok(())
 }
 
 /// Their output fills its pipes.
@@ -142,6 +171,7 @@ pub fn unread_traces(world: &mut World) -> Result<Held> {
 /// To the port of an app that its sidecar listens for.
 pub fn neighbor(world: &mut World) -> Result<Held> {
     let neighbor = world.lab.outside().actor()?;
-    neighbor.flood(SocketAddr::new(HEALTHY.parse()?, 80), 12_000)?;
+    let flooded = neighbor.flood(SocketAddr::new(HEALTHY.parse()?, 80), 12_000)?;
+    ensure!(flooded.pending > 1000, "{flooded:?}");
     Ok(Box::new(neighbor))
 }

@@ -34,6 +34,12 @@ const APP: (u32, u32) = (1000, 1000);
 pub fn run(dir: &Path) -> Result<ExitCode> {
     let (mut passed, mut failed) = (0, 0);
     for manifest in manifests(dir)? {
+        let has_rules = |extension: &&str| manifest.with_extension(extension).exists();
+        ensure!(
+            ["v4", "v6"].iter().any(has_rules),
+            "{} has no rules beside it",
+            manifest.display()
+        );
         for (family, extension) in [(Family::V4, "v4"), (Family::V6, "v6")] {
             let expected = manifest.with_extension(extension);
             if !expected.exists() {
@@ -62,6 +68,7 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
     })
 }
 
+/// The manifests of the folders below this one. Rules without one are an error.
 fn manifests(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = |dir: &Path| -> Result<Vec<PathBuf>> {
         let entries = fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))?;
@@ -71,10 +78,18 @@ fn manifests(dir: &Path) -> Result<Vec<PathBuf>> {
     };
     let mut manifests = Vec::new();
     for folder in entries(dir)?.iter().filter(|path| path.is_dir()) {
-        let files = entries(folder)?.into_iter();
-        manifests.extend(files.filter(|path| path.extension().is_some_and(|it| it == "yaml")));
+        for file in entries(folder)? {
+            let manifest = file.with_extension("yaml");
+            ensure!(
+                manifest.exists(),
+                "{} has no manifest beside it",
+                file.display()
+            );
+            manifests.push(manifest);
+        }
     }
     manifests.sort();
+    manifests.dedup();
     Ok(manifests)
 }
 
