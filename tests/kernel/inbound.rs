@@ -75,14 +75,43 @@ fn the_sidecar_reaches_the_app(fixture: &SharedFixture) -> Result<()> {
 
 /// Listens on an address that is not the pod's (IP_FREEBIND), which takes no privilege.
 const FOREIGN: &str = r#"
-import socket, time
-foreign = socket.socket()
-foreign.setsockopt(socket.IPPROTO_IP, 15, 1)
-foreign.bind(("203.0.113.9", 15006))
-foreign.listen()
+import socket, sys, time
+sockets = []
+for number in range(int(sys.argv[1])):
+    foreign = socket.socket()
+    foreign.setsockopt(socket.IPPROTO_IP, 15, 1)
+    foreign.bind((f"198.18.{number // 256}.{number % 256}", 15006))
+    foreign.listen()
+    sockets.append(foreign)
 print("ready", flush=True)
 time.sleep(100)
 "#;
+
+fn foreign_listeners(fixture: &PodFixture, count: &str) -> Result<Process> {
+    let words = ["-c", FOREIGN, count];
+    let mut command = fixture
+        .pod
+        .command(APP.uid, Path::new("/usr/bin/python3"), &words);
+    let mut foreign = Process::start(command.stdout(Stdio::piped()))?;
+    let stdout = foreign.stdout.take().context("its output")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    ensure!(line == "ready\n", "{line}");
+    Ok(foreign)
+}
+
+kernel_test!(a_crowd_of_listeners_hides_no_sidecar);
+/// An app may listen on the sidecar's port of any number of addresses that it does not have, before the pod is enrolled.
+fn a_crowd_of_listeners_hides_no_sidecar() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _crowd = foreign_listeners(&fixture, "900")?;
+    let sidecar = fixture.pod.actor()?;
+    sidecar.listen(&PROXY, at(POD[0], 15006))?;
+    fixture.enroll(&[])?;
+    let connected = fixture.outside.connect(&ROOT, at(POD[0], 80))?;
+    ensure!(connected.accepted_by == 15006, "{connected:?}");
+    Ok(())
+}
 
 kernel_test!(only_the_sidecars_listener_accepts);
 /// Processes listen on loopback only, which nothing outside reaches with iptables, and on an address that the pod does not
@@ -98,12 +127,7 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     let later = fixture.pod.actor()?;
     later.listen(&PROXY, at("127.0.0.2", 15006))?;
     // Nor one on an address that is not the pod's.
-    let mut foreign = fixture
-        .pod
-        .command(APP.uid, Path::new("/usr/bin/python3"), &["-c", FOREIGN]);
-    let mut foreign = Process::start(foreign.stdout(Stdio::piped()))?;
-    let stdout = foreign.stdout.take().context("its output")?;
-    BufReader::new(stdout).read_line(&mut String::new())?;
+    let _foreign = foreign_listeners(&fixture, "1")?;
     let outcome = inbound()?;
     ensure!(outcome == Err(libc::ECONNREFUSED), "{outcome:?}");
     let sidecar = fixture.pod.actor()?;

@@ -76,10 +76,8 @@ impl<'a> Asked<'a> {
     fn list(&self, until: Instant) -> Listed {
         let netns = open(self.netns);
         let dns = |port| resolver::is_served(netns.as_ref()?, port, until).ok();
-        let served = (self.mptcp != [None; 2]).then(|| {
-            let ports = self.mptcp.map(Option::unwrap_or_default);
-            listeners::served(netns.as_ref()?, ports, until).ok()
-        });
+        let served = (self.mptcp != [None; 2])
+            .then(|| listeners::served(netns.as_ref()?, self.mptcp, until).ok());
         let [outbound, inbound] = served.flatten().map_or([None; 2], |it| it.map(Some));
         Listed {
             at: Instant::now(),

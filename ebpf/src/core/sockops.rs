@@ -367,14 +367,12 @@ fn listening(ops: &SockOps<'_>) {
     };
     let port = ops.local_port();
     let local = ops.local();
-    // Where iptables sends connections to the outbound port: other addresses get none of them.
+    // Where iptables sends connections to the outbound port: other addresses get none of them, but inbound ones where both
+    // have this port.
     let is_on_loopback = local.is(Addr::loopback_of(local.family()));
     let serves_all = local.is_unspecified();
     let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
-    if port == policy.outbound_port {
-        if !(is_on_loopback || serves_all) {
-            return;
-        }
+    if port == policy.outbound_port && (is_on_loopback || serves_all) {
         mptcp = MPTCP_OUTBOUND;
         place = [0, ON_LOOPBACK][usize::from(is_on_loopback)];
         maps::set_sidecar(netns, LOOPBACK_OUTBOUND, is_on_loopback);

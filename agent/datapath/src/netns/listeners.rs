@@ -5,6 +5,7 @@
 //! and runs beside the reconciler's loop, a few at a time and one per pod.
 
 use std::{
+    collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::ControlFlow,
     sync::{
@@ -40,8 +41,6 @@ const DEADLINE: Duration = Duration::from_secs(1);
 const SEARCHES: usize = 4;
 /// How long a look for one listener may keep the reconciler.
 const QUICK: Duration = Duration::from_millis(100);
-/// Listeners that one search can take. A pod has [`LISTENER_SLOTS`] for each family and port.
-const MAX_FOUND: usize = 256;
 /// Processes that are looked at one by one: an iterator for each costs more than it spares if there are many. The files
 /// of a crowd are looked at with those of all other processes.
 const MAX_SINGLE: usize = 512;
@@ -83,6 +82,16 @@ pub struct Search {
 }
 
 impl Search {
+    /// Whether a listener is on one of the ports, and at an address where connections to this port may arrive: iptables sends
+    /// outbound ones to loopback, unless one listens on all addresses.
+    fn wants(&self, listening: &Listening) -> bool {
+        let address = listening.address;
+        let is_elsewhere = !address.is_loopback()
+            && (listening.port != self.outbound_port || listening.port == self.inbound_port);
+        self.ports.contains(&listening.port)
+            && (address.is_unspecified() || LOCALHOST.contains(&address) || is_elsewhere)
+    }
+
     /// The bits of a listener in SIDECAR_BY_POD.
     fn bits(&self, listening: &Listening) -> u32 {
         let (on_loopback, mptcp) = if listening.port == self.outbound_port {
@@ -157,7 +166,7 @@ impl Shared {
     fn adopt(&self, search: &Search, until: Instant) -> Result<usize> {
         let netns = &*search.netns;
         let mut wanted = Vec::new();
-        let mut found = listening(netns, search, until)?;
+        let mut found = self.listening(search, until)?;
         let bits = found.iter().fold(0, |bits, it| bits | search.bits(it));
         if bits != 0 {
             let known = self.adoption.sidecar_bits.get(&netns.cookie());
@@ -172,9 +181,7 @@ impl Shared {
         let takes_connections =
             |it: &&Listening| !it.address.is_loopback() || it.port == search.outbound_port;
         for listening in found.iter().filter(takes_connections) {
-            if self.is_at_own_address(netns.cookie(), listening)? {
-                wanted.extend(self.missing(netns.cookie(), listening)?);
-            }
+            wanted.extend(self.missing(netns.cookie(), listening)?);
         }
         if wanted.is_empty() {
             return Ok(0);
@@ -193,6 +200,40 @@ impl Shared {
         let count = pids.len().max(1);
         pids.rotate_left(first % count);
         self.adoption.run(&wanted, Some(&pids), until).context(walk)
+    }
+
+    /// Those that a search is for: on the ports where the sidecar receives connections, at addresses where these may arrive.
+    /// Any process can open any number of sockets beside them. Of each kind so many are taken as the map has slots.
+    fn listening(&self, search: &Search, until: Instant) -> Result<Vec<Listening>> {
+        let cookie = search.netns.cookie();
+        let mut found = Vec::new();
+        let mut counts: HashMap<_, u32> = HashMap::new();
+        let mut problem = None;
+        visit(&search.netns, until, |listening| {
+            if !search.wants(&listening) {
+                return ControlFlow::Continue(());
+            }
+            let kind = (
+                listening.port,
+                listening.place(),
+                listening.address.is_ipv6(),
+                listening.is_mptcp,
+            );
+            let count = counts.entry(kind).or_default();
+            if *count == LISTENER_SLOTS {
+                return ControlFlow::Continue(());
+            }
+            match self.is_at_own_address(cookie, &listening) {
+                Ok(true) => {
+                    *count += 1;
+                    found.push(listening);
+                }
+                Ok(false) => {}
+                Err(error) => problem = Some(error),
+            }
+            continue_while(problem.is_none())
+        })?;
+        problem.map_or(Ok(found), Err)
     }
 
     /// Whether a listener is on all addresses, on loopback, or on one of the pod's, as far as its routes are known: any process
@@ -251,19 +292,20 @@ impl Shared {
     }
 }
 
-/// Whether anybody listens on a port of all addresses.
-pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
-    Ok(served(netns, [port], Instant::now() + QUICK)?[0])
+/// Whether a process listens on the outbound port, at all addresses.
+pub fn is_served(netns: &Netns, outbound_port: u16) -> Result<bool> {
+    Ok(served(netns, [Some(outbound_port), None], Instant::now() + QUICK)?[0])
 }
 
-/// The same of several ports.
-pub fn served<const N: usize>(netns: &Netns, ports: [u16; N], until: Instant) -> Result<[bool; N]> {
-    let mut found = [false; N];
+/// The same of the outbound port and of the inbound one, as far as they are given. The latter counts at any address but those
+/// of loopback.
+pub fn served(netns: &Netns, ports: [Option<u16>; 2], until: Instant) -> Result<[bool; 2]> {
+    let mut found = ports.map(|port| port.is_none());
     visit(netns, until, |listening| {
-        if listening.address.is_unspecified() {
-            for (port, found) in ports.iter().zip(&mut found) {
-                *found |= listening.port == *port;
-            }
+        let address = listening.address;
+        let counts = [address.is_unspecified(), !address.is_loopback()];
+        for ((port, counts), found) in ports.iter().zip(counts).zip(&mut found) {
+            *found |= counts && *port == Some(listening.port);
         }
         continue_while(found.contains(&false))
     })?;
@@ -292,25 +334,6 @@ impl Listening {
             0
         }
     }
-}
-
-/// Those that a search is for, [`MAX_FOUND`] of them at most: on the ports where the sidecar receives connections, at
-/// addresses where these may arrive.
-fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Listening>> {
-    let mut found = Vec::new();
-    visit(netns, until, |listening| {
-        let address = listening.address;
-        // Where iptables sends connections to the outbound port, unless one listens on all addresses.
-        let is_on_loopback = LOCALHOST.contains(&address);
-        let may_arrive = address.is_unspecified()
-            || is_on_loopback
-            || listening.port != search.outbound_port && !address.is_loopback();
-        if may_arrive && search.ports.contains(&listening.port) {
-            found.push(listening);
-        }
-        continue_while(found.len() < MAX_FOUND)
-    })?;
-    Ok(found)
 }
 
 /// The families that a listener serves.
