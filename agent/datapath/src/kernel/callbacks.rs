@@ -92,28 +92,31 @@ impl Attachments {
 }
 
 impl Datapath {
-    /// Attaches the callbacks for a pod: to its own cgroup if that is known, else to that of all pods.
+    /// Attaches all hooks to a pod's cgroup as well, if it is not below theirs.
     ///
     /// # Errors
-    /// If they cannot be attached to the cgroup of all pods.
-    pub fn attach_callbacks(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<()> {
-        if let Some(uid) = uid {
-            let cgroups = &self.attachments.callbacks.cgroups;
-            if !cgroups.get(uid).is_some_and(|path| path.is_dir()) {
-                self.list_cgroups();
-            }
-            if !self.attachments.callbacks.cgroups.contains_key(uid) && self.cover(uid)? {
-                self.list_cgroups();
-            }
+    /// If a hook cannot be attached; the others may be.
+    pub fn cover(&mut self, uid: Option<&str>) -> Result<()> {
+        let Some(uid) = uid else { return Ok(()) };
+        let cgroups = &self.attachments.callbacks.cgroups;
+        if !cgroups.get(uid).is_some_and(|path| path.is_dir()) {
+            self.list_cgroups();
         }
-        self.attach_to_known(cookie, uid)
+        if !self.attachments.callbacks.cgroups.contains_key(uid) && self.move_to_root(uid)? {
+            self.list_cgroups();
+        }
+        Ok(())
     }
 
     fn list_cgroups(&mut self) {
         self.attachments.callbacks.cgroups = cgroups::of_pods_below(self.cgroup());
     }
 
-    fn attach_to_known(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<()> {
+    /// Attaches the callbacks for a pod: to its own cgroup if that is known, else to that of all pods.
+    ///
+    /// # Errors
+    /// If they cannot be attached to the cgroup of all pods.
+    pub fn attach_callbacks(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<()> {
         let cgroups = &self.attachments.callbacks.cgroups;
         if let Some(path) = uid.and_then(|uid| cgroups.get(uid)).cloned() {
             match self.attach_to_own(cookie, &path) {
@@ -229,7 +232,7 @@ impl Datapath {
         let before = self.attachments.callbacks.own.remove(&cookie);
         // Sockets that were made in a cgroup that is gone still have its programs.
         self.attachments.removed.extend(before.map(|own| own.link));
-        self.attach_to_known(cookie, uid)
+        self.attach_callbacks(cookie, uid)
     }
 
     /// Notes which pods have processes in other cgroups than their own.

@@ -78,9 +78,18 @@ fn narrowest(root: PathBuf) -> PathBuf {
                 .find(|path| holds_pods(path, QOS_LEVELS, |_| true));
             used.or(there.first()).cloned().unwrap_or(root)
         }
+        // Such as one of kubelet's option --cgroup-root.
+        [one] if has_pods_outside(&root, one) => root,
         [one] => one.clone(),
         _ => root,
     }
+}
+
+/// Whether pods run in another cgroup than this one.
+fn has_pods_outside(root: &Path, cgroup: &Path) -> bool {
+    let pods = of_pods_below(root);
+    let mut outside = pods.values().filter(|pod| !pod.starts_with(cgroup));
+    outside.any(|pod| is_populated(pod))
 }
 
 /// Pods are in the cgroup itself or in that of their quality of service.

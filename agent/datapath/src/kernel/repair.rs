@@ -86,12 +86,12 @@ impl Datapath {
         }
     }
 
-    /// Attaches all hooks to a pod's cgroup as well, if it is not below theirs: to the root. A node whose cgroup driver was
-    /// changed has pods in two. Answers whether they are there now.
+    /// Attaches all hooks to the root if a pod's cgroup is there: a node whose cgroup driver was changed has pods in two.
+    /// Answers whether they are there now.
     ///
     /// # Errors
     /// If a hook cannot be attached; the others may be.
-    pub(super) fn cover(&mut self, uid: &str) -> Result<bool> {
+    pub(super) fn move_to_root(&mut self, uid: &str) -> Result<bool> {
         if self.attachments.given.is_some() {
             return Ok(false);
         }

@@ -64,6 +64,7 @@ async fn write(
                 .await
         }
         Step::AttachPrograms => {
+            datapath.cover(rows.uid().as_deref())?;
             datapath.attach_callbacks(cookie, rows.uid_of_cgroup().as_deref())?;
             datapath.attach_pod(cookie, link.netns().as_fd())
         }

@@ -31,6 +31,18 @@ fn the_cgroup_that_holds_pods_is_chosen() {
     run_in(other, "1");
     assert_eq!(of_node(), root.path(), "pods run in both");
     fs::remove_dir_all(root.path().join(other)).unwrap();
+    assert_eq!(of_node(), root.path().join("kubepods"));
+    let unlisted = "kubelet-two/kubepods/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e23";
+    fs::create_dir_all(root.path().join(unlisted)).unwrap();
+    run_in(unlisted, "0");
+    assert_eq!(of_node(), root.path().join("kubepods"));
+    run_in(unlisted, "1");
+    assert_eq!(
+        of_node(),
+        root.path(),
+        "one runs below a cgroup of another name"
+    );
+    fs::remove_dir_all(root.path().join(unlisted)).unwrap();
     let uid = "b9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
     let found = of_pods_below(root.path());
     assert_eq!(found.get(uid), Some(&root.path().join(pod)));
