@@ -18,7 +18,7 @@ pub enum Format {
     /// For people
     #[default]
     Table,
-    /// For people, with more columns
+    /// For people, with more columns where there are more
     Wide,
     /// For programs
     Json,

@@ -203,7 +203,7 @@ impl Shared {
     }
 
     /// Those that a search is for: on the ports where the sidecar receives connections, at addresses where these may arrive.
-    /// Any process can open any number of sockets beside them. Of each kind so many are taken as the map has slots.
+    /// Any process can open any number of sockets beside them. Of each kind as many count as the map has slots.
     fn listening(&self, search: &Search, until: Instant) -> Result<Vec<Listening>> {
         let cookie = search.netns.cookie();
         let mut found = Vec::new();

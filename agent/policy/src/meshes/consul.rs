@@ -15,7 +15,6 @@ use crate::{
     names::consul::{CONFIG, DUAL_STACK, DUAL_STACK_VARIABLE, VARIABLE},
     parse::{reader::Settings, values},
     policy::{DnsCapture, Policy},
-    record::Record,
 };
 
 const OUTBOUND_PORT: u16 = 15001;
@@ -46,7 +45,7 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
         dialect: Dialect::Consul,
         ..nothing()
     };
-    let Some(text) = text(pod, settings) else {
+    let Some(text) = text(pod) else {
         settings.refuse(
             &Sourced {
                 value: String::new(),
@@ -154,22 +153,11 @@ fn in_variable(value: Option<&String>, name: &str, place: &str) -> Option<Source
 }
 
 /// The settings' text.
-fn text(pod: &PodFacts, settings: &mut Settings) -> Option<Sourced> {
+fn text(pod: &PodFacts) -> Option<Sourced> {
     if let Some(init) = pod.init_of(MeshName::Consul)
         && let Some(found) = in_variable(init.env.get(VARIABLE), VARIABLE, init.name)
     {
         return Some(found);
-    }
-    match Record::of_annotation(pod) {
-        Ok(Some(record)) => {
-            let place = "the removed init container";
-            let found = in_variable(record.env.get(VARIABLE), VARIABLE, place);
-            if found.is_some() {
-                return found;
-            }
-        }
-        Ok(None) => {}
-        Err(error) => settings.errors.push(error),
     }
     settings_annotation(pod, CONFIG)
 }
