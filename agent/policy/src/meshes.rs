@@ -93,24 +93,43 @@ fn init_words(
     }
 }
 
-/// The flags of a command line with their values, in order: `--flag value`, `--flag=value`, and switches without a value.
-/// `switches` are the flags that take none unless it is attached.
+/// The flags of a command line with their values, in order: `--flag value`, `--flag=value`, `-f value`, `-fvalue`, and switches
+/// without a value, those of one letter also in one word (pflag). `switches` are the flags that take none unless it is attached.
 fn flags(words: &[String], switches: &[&str], place: &str) -> Vec<(String, Sourced)> {
     let mut flags = Vec::new();
     let mut words = words.iter();
-    while let Some(word) = words.next() {
+    let mut rest: Option<String> = None;
+    while let Some(word) = rest.take().or_else(|| words.next().cloned()) {
         if !word.starts_with('-') {
             continue;
         }
-        let (flag, value) = match word.split_once('=') {
-            Some((flag, value)) => (flag, value.to_owned()),
-            None if switches.contains(&word.as_str()) => (word.as_str(), "true".to_owned()),
-            None => (word.as_str(), words.next().cloned().unwrap_or_default()),
+        let (flag, attached) = split(&word);
+        let value = match attached {
+            Some(attached) => match attached.strip_prefix('=') {
+                Some(value) => value.to_owned(),
+                None if switches.contains(&flag) => {
+                    rest = Some(format!("-{attached}"));
+                    "true".to_owned()
+                }
+                None => attached.to_owned(),
+            },
+            None if switches.contains(&flag) => "true".to_owned(),
+            None => words.next().cloned().unwrap_or_default(),
         };
         let origin = format!("argument {flag} of {place}");
         flags.push((flag.to_owned(), Sourced { value, origin }));
     }
     flags
+}
+
+/// A flag, and what is attached to it.
+fn split(word: &str) -> (&str, Option<&str>) {
+    let end = match word.starts_with("--") {
+        true => word.find('='),
+        false => word.char_indices().nth(2).map(|(at, _)| at),
+    };
+    let (flag, attached) = word.split_at(end.unwrap_or(word.len()));
+    (flag, (!attached.is_empty()).then_some(attached))
 }
 
 #[cfg(test)]

@@ -444,12 +444,11 @@ pub fn is_completed(pod: &PodFacts) -> bool {
     matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-/// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.
+/// Whether the proxy serves something else than an app beside it: `proxy router`, `proxy waypoint`.
 fn is_gateway(sidecar: &ContainerFacts) -> bool {
-    let words = sidecar.words.iter();
-    words
-        .take_while(|word| !word.starts_with('-'))
-        .any(|word| word == "router")
+    let mut words = sidecar.words.iter().skip_while(|word| *word != "proxy");
+    let kind = words.nth(1).filter(|word| !word.starts_with('-'));
+    kind.is_some_and(|kind| kind != "sidecar")
 }
 
 #[cfg(test)]

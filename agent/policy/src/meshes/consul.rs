@@ -85,7 +85,7 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
     let ranges = list("ExcludeOutboundCIDRs", &config.exclude_outbound_cidrs);
     let inbound_ports = list("ExcludeInboundPorts", &config.exclude_inbound_ports);
     let outbound_ports = list("ExcludeOutboundPorts", &config.exclude_outbound_ports);
-    let is_dual = is_dual(pod, settings);
+    let is_dual = is_dual(pod);
     let mut policy = Policy {
         dual_stack: is_dual,
         ipv4_only: !is_dual,
@@ -132,8 +132,8 @@ fn dns_port(
 }
 
 /// Whether there are rules for IPv6. connect-init reads a variable, Consul's CNI plugin the annotation; the injector writes
-/// both.
-fn is_dual(pod: &PodFacts, settings: &mut Settings) -> bool {
+/// both. Both compare with this one word.
+fn is_dual(pod: &PodFacts) -> bool {
     let init = pod.init_of(MeshName::Consul);
     let init = init.filter(|init| init.env.contains_key(VARIABLE));
     let variable = init.and_then(|init| {
@@ -141,8 +141,7 @@ fn is_dual(pod: &PodFacts, settings: &mut Settings) -> bool {
         in_variable(value, DUAL_STACK_VARIABLE, init.name)
     });
     let found = variable.or_else(|| settings_annotation(pod, DUAL_STACK));
-    let value = found.and_then(|found| settings.one(&found, values::boolean));
-    value.unwrap_or(false)
+    found.is_some_and(|found| found.value == "true")
 }
 
 /// The value of a variable.

@@ -152,7 +152,7 @@ impl Raw {
 
 /// The policy.
 pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
-    let annotation = settings_annotation(pod, kuma::CONFIG);
+    let annotation = settings_annotation(pod, kuma::CONFIG).filter(|found| !found.value.is_empty());
     let arguments = init_words(pod, MeshName::Kuma, settings)
         .map(|(words, place)| (flags(&words, &SWITCHES, &place), place));
     let raw = if let Some(found) = annotation {
@@ -323,12 +323,12 @@ fn refuse(raw: &Raw, settings: &mut Settings) {
     }
 }
 
-/// `enabled` and `disabled` are the words of annotations.
+/// The words that Kuma's own program accepts in annotations (`GetEnabled` of 2.14). Its injector writes no others in arguments.
 fn is_enabled(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
-        "enabled" => Ok(true),
-        "disabled" => Ok(false),
-        lower => values::boolean(lower).map_err(|_| "write enabled or disabled".to_owned()),
+        "enabled" | "true" => Ok(true),
+        "disabled" | "false" => Ok(false),
+        _ => Err("write enabled or disabled".to_owned()),
     }
 }
 

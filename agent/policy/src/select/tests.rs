@@ -291,7 +291,9 @@ fn gateways() {
             json!(["proxy", "sidecar", "--serviceCluster", "router"]),
             false,
         ),
+        (json!(null), json!(["proxy", "waypoint"]), true),
         (json!(null), json!(["proxy", "sidecar"]), false),
+        (json!(null), json!(["proxy", "--domain", "x"]), false),
         (json!(null), json!(null), false),
     ] {
         let proxy = json!([{"name": "istio-proxy", "command": command, "args": args}]);

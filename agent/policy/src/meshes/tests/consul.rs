@@ -51,6 +51,10 @@ fn consul_comes_to_its_own_rules() {
     dual["metadata"]["annotations"]["consul.hashicorp.com/dual-stack"] = "true".into();
     let policy = of_pod(&facts(dual)).expect("a policy");
     assert!(policy.dual_stack && !policy.ipv4_only);
+    // Consul compares with that word.
+    let mut other = consul(CONSUL);
+    other["metadata"]["annotations"]["consul.hashicorp.com/dual-stack"] = "True".into();
+    assert!(of_pod(&facts(other)).expect("a policy").ipv4_only);
 }
 
 /// They go to iptables as they are.

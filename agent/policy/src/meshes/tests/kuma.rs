@@ -374,3 +374,17 @@ fn spellings_that_kuma_takes() {
     assert_eq!(exclusions("TCP:22:1000"), exclusions("tcp:22:1000"));
     assert!(exclusions("sctp:22:1000").is_err());
 }
+
+/// Kuma's CNI plugin fails for another word, and takes an empty configuration for none.
+#[test]
+fn kuma_reads_four_words_and_no_empty_configuration() {
+    for value in ["t", "1", "yes"] {
+        let text = problems(kuma(None, json!({"kuma.io/gateway": value})));
+        assert!(text.contains("write enabled or disabled"), "{text}");
+    }
+    let of = |annotations: Value| of_pod(&facts(kuma(None, annotations))).expect("a policy");
+    assert_eq!(
+        of(json!({"traffic.kuma.io/transparent-proxy-config": ""})),
+        of(json!({}))
+    );
+}

@@ -250,3 +250,20 @@ fn a_subnet_of_linkerd_must_be_one() {
         "{problem}"
     );
 }
+
+/// As pflag reads them: a value attached to its letter, and letters together.
+#[test]
+fn short_flags_of_proxy_init_may_be_attached() {
+    let of = |args: &[&str]| of_pod(&facts(linkerd(Some(args), json!({})))).expect("a policy");
+    let rest = ["--inbound-ports-to-ignore", "4190,4191", "--ipv6=false"];
+    let apart = of(&[&["-p", "4143", "-o", "4140", "-u", "2102"][..], &rest].concat());
+    assert_eq!(apart.proxy_uids, [2102]);
+    assert_eq!(
+        of(&[&["-p4143", "-o=4140", "-u2102"][..], &rest].concat()),
+        apart
+    );
+    assert_eq!(
+        of(&[&["-p4143", "-o4140", "-wu", "2102"][..], &rest].concat()),
+        apart
+    );
+}
