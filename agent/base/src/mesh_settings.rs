@@ -33,6 +33,8 @@ pub struct MeshSettings {
     problem: Option<String>,
     /// Where the last text that could be used is kept, for an agent that starts with one that cannot.
     kept: Option<PathBuf>,
+    /// A text that could not be kept yet.
+    not_kept: Option<String>,
     /// A look at the file that has not ended: its disk may not answer.
     reading: Option<Reading>,
 }
@@ -56,6 +58,7 @@ impl MeshSettings {
             seen: None,
             problem: None,
             kept: None,
+            not_kept: None,
             reading: None,
         }
     }
@@ -99,7 +102,9 @@ impl MeshSettings {
         self.seen = Some(Ok(text.clone()));
         let problem = match usable {
             Ok(mesh) => {
-                self.keep(text)();
+                if !self.keep(&text)() {
+                    self.not_kept = Some(text);
+                }
                 return Ok(mesh);
             }
             Err(problem) => problem,
@@ -122,17 +127,37 @@ impl MeshSettings {
         Ok(mesh)
     }
 
-    /// What keeps a text that can be used. Without that only a start with a bad text is different.
-    fn keep(&self, text: String) -> impl FnOnce() + Send + 'static {
+    /// What keeps a text that can be used, and answers whether it did. Without that only a start with a bad text is
+    /// different.
+    fn keep(&self, text: &str) -> impl FnOnce() -> bool + Send + 'static {
         let kept = self.kept.clone();
+        let text = text.to_owned();
+        let is_again = self.not_kept.is_some();
         move || {
             // One that hangs is not overtaken.
             static KEEPING: Mutex<()> = Mutex::new(());
-            let _keeping = KEEPING.lock();
-            if let Some(path) = kept
-                && let Err(error) = files::replace(&path, text.as_bytes(), 0o600)
+            let Some(_keeping) = KEEPING.try_lock() else {
+                return false;
+            };
+            let Some(path) = kept else { return true };
+            let written = files::replace(&path, text.as_bytes(), 0o600);
+            if let Err(error) = &written
+                && !is_again
             {
-                tracing::warn!("keep the defaults for the next agent: {error:#}");
+                tracing::warn!(
+                    "keep the defaults for the next agent: {error:#}; it is tried again"
+                );
+            }
+            written.is_ok()
+        }
+    }
+
+    /// Keeps what could not be kept before.
+    async fn keep_again(&mut self) {
+        if let Some(text) = &self.not_kept {
+            let kept = timeout(WAIT_TIMEOUT, start_blocking(self.keep(text))).await;
+            if matches!(kept, Ok(Ok(true))) {
+                self.not_kept = None;
             }
         }
     }
@@ -140,6 +165,7 @@ impl MeshSettings {
     /// The settings, if they have changed and can be used. Otherwise the previous ones stay active, and
     /// [`MeshSettings::problem`] says why.
     pub async fn changed(&mut self) -> Option<Mesh> {
+        self.keep_again().await;
         let path = self.config.clone()?;
         let read = move || mesh::read(&path).map_err(|error| format!("{error:#}"));
         let start = || (Instant::now(), start_blocking(read));
@@ -160,8 +186,12 @@ impl MeshSettings {
         match mesh {
             Ok((mesh, text)) => {
                 self.problem = None;
-                let kept = start_blocking(self.keep(text));
-                let _ = timeout(WAIT_TIMEOUT, kept).await;
+                self.not_kept = None;
+                let kept = start_blocking(self.keep(&text));
+                self.not_kept = Some(text);
+                if matches!(timeout(WAIT_TIMEOUT, kept).await, Ok(Ok(true))) {
+                    self.not_kept = None;
+                }
                 tracing::info!(config = %self.config.as_ref()?.display(), "defaults read again");
                 Some(mesh)
             }

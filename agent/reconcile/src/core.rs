@@ -166,7 +166,9 @@ impl<N: Node> Core<N> {
     pub fn set_mesh(&mut self, mesh: Mesh) {
         self.mesh = mesh;
         for record in self.pods.values_mut() {
-            record.read = None;
+            if let Some(read) = &mut record.read {
+                read.is_stale = true;
+            }
         }
     }
 

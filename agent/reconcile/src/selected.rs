@@ -23,12 +23,15 @@ pub(crate) struct Read {
     pub(crate) namespace_mode: Option<String>,
     pub(crate) runtime_handler: Option<String>,
     pub(crate) selected: Selected,
+    /// Whether the mesh's settings have changed since. The pod has not.
+    pub(crate) is_stale: bool,
 }
 
 impl Read {
-    /// Whether a document says the same. Sources keep the facts of a pod that has not changed.
+    /// Whether a document leads to the same. Sources keep the facts of a pod that has not changed.
     pub(crate) fn is_of(&self, document: &Document) -> bool {
-        Arc::ptr_eq(&self.pod, &document.pod)
+        !self.is_stale
+            && Arc::ptr_eq(&self.pod, &document.pod)
             && self.namespace_label == document.namespace_label
             && self.namespace_mode == document.namespace_mode
             && self.runtime_handler == document.runtime_handler

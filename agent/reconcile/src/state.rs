@@ -157,7 +157,7 @@ pub struct Record<N: Node> {
     pub(crate) said: Option<String>,
     /// The servers of its resolv.conf, once they were read.
     pub(crate) dns_servers: Option<Vec<IpAddr>>,
-    /// What was read last, with the present settings of the mesh.
+    /// What was read last.
     pub(crate) read: Option<Read>,
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -36,6 +36,8 @@ use sidetrack_policy::mesh::Mesh;
 
 /// How often failed work is tried again, and vanished namespaces are noticed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// When a watch of the pods' cgroups is tried again.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What the thread works with.
 pub(super) struct Parts {
@@ -74,6 +76,7 @@ pub(super) async fn work(
         follow_cgroups: parts.follow_cgroups,
         pod_cgroups: None,
         cgroup: PathBuf::new(),
+        cgroup_tried: Instant::now(),
         fast_poll: FastPoll::default(),
         repairs: every(LINK_INTERVAL),
         ready,
@@ -94,13 +97,6 @@ fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
-}
-
-/// Without the watch pods are found within [`RETRY_INTERVAL`].
-fn follow_cgroups(root: &Path) -> Option<PodCgroups> {
-    PodCgroups::new(root)
-        .inspect_err(|error| error!("new pods are found later: {error:#}"))
-        .ok()
 }
 
 async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
@@ -124,6 +120,8 @@ struct Worker {
     pod_cgroups: Option<PodCgroups>,
     /// The cgroup in which these are.
     cgroup: PathBuf,
+    /// When they were last tried to be watched.
+    cgroup_tried: Instant,
     fast_poll: FastPoll,
     repairs: Interval,
     ready: watch::Sender<bool>,
@@ -198,10 +196,23 @@ impl Worker {
     /// Follows the cgroup that the hooks are on, if it is another one or was replaced.
     fn follow_cgroup(&mut self) {
         let now = self.reconciler.core.node.datapath.cgroup();
-        if self.follow_cgroups && self.cgroup.as_os_str() != now.as_os_str() {
-            self.pod_cgroups = follow_cgroups(now);
-            self.cgroup = now.to_owned();
+        let is_same = self.cgroup.as_os_str() == now.as_os_str();
+        let has_gaps = self.pod_cgroups.as_ref().is_none_or(PodCgroups::has_gaps);
+        let is_due = has_gaps && self.cgroup_tried.elapsed() >= WATCH_INTERVAL;
+        if !self.follow_cgroups || is_same && !is_due {
+            return;
         }
+        let tried = PodCgroups::new(now);
+        if let Err(error) = &tried
+            && (!is_same || self.pod_cgroups.is_some())
+        {
+            error!(
+                "new pods are found up to 5 s later until their cgroups can be watched: {error:#}"
+            );
+        }
+        self.pod_cgroups = tried.ok();
+        self.cgroup = now.to_owned();
+        self.cgroup_tried = Instant::now();
     }
 
     /// Looks for pods whose cgroups have just been made.

@@ -258,8 +258,9 @@ impl Cluster {
                 // A server may have no such objects.
                 let are_none = failure.is_some_and(|it| it.code() == NOT_FOUND);
                 let trouble = &mut self.trouble.classes;
-                if !are_none
-                    && let Some(event) = accept(update, "runtime classes", trouble, &mut self.changed)
+                if are_none {
+                    self.changed |= trouble.take().is_some();
+                } else if let Some(event) = accept(update, "runtime classes", trouble, &mut self.changed)
                 {
                     self.changed |= self.view.classes.take(event);
                 }
@@ -269,8 +270,14 @@ impl Cluster {
                 if let Some(event) = accept(update, "the agent's DaemonSet", trouble, &mut self.changed) {
                     let had_wrong_name = self.uninstall.has_wrong_name();
                     self.uninstall.daemonset(&event);
-                    if let Event::InitApply(object) | Event::Apply(object) = &event {
-                        let value = object.open_gate.as_deref();
+                    let value = match &event {
+                        Event::InitApply(object) | Event::Apply(object) => {
+                            Some(object.open_gate.as_deref())
+                        }
+                        Event::Delete(_) => Some(None),
+                        Event::Init | Event::InitDone => None,
+                    };
+                    if let Some(value) = value {
                         let opens = value.is_some_and(|it| gate::opens(it, Some(&self.node)));
                         self.changed |= self.gate_is_open != opens;
                         self.gate_is_open = opens;

@@ -5,6 +5,10 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use anyhow::{Context as _, Result};
@@ -22,6 +26,7 @@ pub struct PodCgroups {
     watcher: RecommendedWatcher,
     events: mpsc::UnboundedReceiver<notify::Event>,
     by_uid: HashMap<String, PathBuf>,
+    has_gaps: Arc<AtomicBool>,
 }
 
 impl PodCgroups {
@@ -31,14 +36,23 @@ impl PodCgroups {
     /// If the cgroup cannot be watched.
     pub fn new(root: &Path) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
+        let has_gaps = Arc::new(AtomicBool::new(false));
+        let gaps = Arc::clone(&has_gaps);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if let Ok(event) = event
-                && matches!(
-                    event.kind,
-                    EventKind::Create(CreateKind::Folder) | EventKind::Remove(RemoveKind::Folder)
-                )
-            {
-                let _ = sender.send(event);
+            match event {
+                Ok(event)
+                    if matches!(
+                        event.kind,
+                        EventKind::Create(CreateKind::Folder)
+                            | EventKind::Remove(RemoveKind::Folder)
+                    ) =>
+                {
+                    let _ = sender.send(event);
+                }
+                // The kernel's queue was full, for one.
+                Ok(event) if event.need_rescan() => gaps.store(true, Relaxed),
+                Ok(_) => {}
+                Err(_) => gaps.store(true, Relaxed),
             }
         })
         .context("set up inotify")?;
@@ -46,6 +60,7 @@ impl PodCgroups {
             watcher,
             events,
             by_uid: HashMap::new(),
+            has_gaps,
         };
         this.watch(root)
             .with_context(|| format!("watch {}", root.display()))?;
@@ -65,6 +80,12 @@ impl PodCgroups {
                 }
             }
         }
+    }
+
+    /// Whether cgroups may have been missed: another watch has to take its place.
+    #[must_use]
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps.load(Relaxed)
     }
 
     /// The cgroup of a pod, if it has been seen.
@@ -96,9 +117,12 @@ impl PodCgroups {
                     .and_then(|name| name.to_str())
                     .is_some_and(may_hold_pods))
         {
+            let inside = self.watch(path);
             // It may be gone by now.
-            let inside = self.watch(path).ok().flatten();
-            return uid.or(inside);
+            if inside.is_err() && path.is_dir() {
+                self.has_gaps.store(true, Relaxed);
+            }
+            return uid.or(inside.ok().flatten());
         }
         uid
     }

@@ -183,6 +183,7 @@ impl<N: Node> Core<N> {
                 namespace_mode: document.namespace_mode.clone(),
                 runtime_handler: document.runtime_handler.clone(),
                 selected: selected.clone(),
+                is_stale: false,
             });
         }
         selected

@@ -22,6 +22,7 @@ fn a_document_is_read_again_when_it_or_its_namespace_has_changed() {
         namespace_mode: document.namespace_mode.clone(),
         runtime_handler: document.runtime_handler.clone(),
         selected: Selected::Skipped(Skipped::NotOptedIn),
+        is_stale: false,
     };
     assert!(read.is_of(&document));
     let changed = |change: fn(&mut Document)| {

@@ -44,8 +44,8 @@ pub fn read(path: &Path) -> Result<Option<Vec<Entry>>> {
 fn entries(text: &[u8]) -> Result<Vec<Entry>> {
     let File { version, entries }: File<Vec<Entry>> = serde_json::from_slice(text)?;
     ensure!(version == VERSION, "it has version {version}");
+    // In the order in which they happened. A clock may have been set back meanwhile.
     let mut entries: Vec<Entry> = entries.into_iter().filter_map(cleaned).collect();
-    entries.sort_by(|one, other| one.time.cmp(&other.time));
     entries.drain(..entries.len().saturating_sub(MAX_ENTRIES));
     Ok(entries)
 }

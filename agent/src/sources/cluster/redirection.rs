@@ -1,7 +1,8 @@
 //! The annotation by which istiod sees that a pod is in ambient mode: other pods then call it by HBONE.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Client, Resource as _,
@@ -30,6 +31,8 @@ pub struct Redirection {
     pub is_in: bool,
 }
 
+/// Writes at a time: an admission webhook of one namespace may take long.
+const AT_A_TIME: usize = 16;
 /// When what could not be written is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -39,17 +42,28 @@ pub async fn keep(client: Client, mut differing: watch::Receiver<Redirections>) 
     loop {
         let pods = differing.borrow_and_update().clone();
         let mut problem = None;
-        for (pod, wanted) in &pods {
-            match write(&client, pod, wanted).await {
+        let written = stream::iter(pods).map(|(pod, wanted)| {
+            let client = client.clone();
+            async move { (write(&client, &pod, &wanted).await, pod, wanted) }
+        });
+        let mut written = pin!(written.buffer_unordered(AT_A_TIME));
+        while let Some((result, pod, wanted)) = written.next().await {
+            match result {
                 Ok(()) => debug!(%pod, wanted.is_in, "{REDIRECTION} written"),
-                // The pod is gone, or another one has its name.
-                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
-                Err(error) => problem = problem.or(Some((pod.clone(), error))),
+                // The pod is gone.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                // Others' writes came first, or another pod has its name: then it is soon not among these.
+                Err(error) => problem = problem.or(Some((pod, error))),
             }
         }
         let text = problem.as_ref().map(|(pod, error)| {
             format!(
-                "pod {pod}: cannot write its annotation {REDIRECTION}: {error}; the agent's ClusterRole must allow to patch pods/status"
+                "pod {pod}: cannot write its annotation {REDIRECTION}: {error}{}",
+                match error {
+                    kube::Error::Api(status) if status.code == 403 =>
+                        "; the agent's ClusterRole must allow to patch pods/status",
+                    _ => "",
+                }
             )
         });
         if let Some(text) = text.as_ref().filter(|text| known.as_ref() != Some(*text)) {
