@@ -102,7 +102,7 @@ impl MeshSettings {
         self.seen = Some(Ok(text.clone()));
         let problem = match usable {
             Ok(mesh) => {
-                if !self.keep(&text)() {
+                if !self.keep(&text, false)() {
                     self.not_kept = Some(text);
                 }
                 return Ok(mesh);
@@ -129,10 +129,9 @@ impl MeshSettings {
 
     /// What keeps a text that can be used, and answers whether it did. Without that only a start with a bad text is
     /// different.
-    fn keep(&self, text: &str) -> impl FnOnce() -> bool + Send + 'static {
+    fn keep(&self, text: &str, is_again: bool) -> impl FnOnce() -> bool + Send + 'static {
         let kept = self.kept.clone();
         let text = text.to_owned();
-        let is_again = self.not_kept.is_some();
         move || {
             // One that hangs is not overtaken.
             static KEEPING: Mutex<()> = Mutex::new(());
@@ -152,10 +151,11 @@ impl MeshSettings {
         }
     }
 
-    /// Keeps what could not be kept before.
-    async fn keep_again(&mut self) {
+    /// Keeps what is not kept yet.
+    async fn keep_rest(&mut self, is_again: bool) {
         if let Some(text) = &self.not_kept {
-            let kept = timeout(WAIT_TIMEOUT, start_blocking(self.keep(text))).await;
+            let kept = start_blocking(self.keep(text, is_again));
+            let kept = timeout(WAIT_TIMEOUT, kept).await;
             if matches!(kept, Ok(Ok(true))) {
                 self.not_kept = None;
             }
@@ -165,7 +165,7 @@ impl MeshSettings {
     /// The settings, if they have changed and can be used. Otherwise the previous ones stay active, and
     /// [`MeshSettings::problem`] says why.
     pub async fn changed(&mut self) -> Option<Mesh> {
-        self.keep_again().await;
+        self.keep_rest(true).await;
         let path = self.config.clone()?;
         let read = move || mesh::read(&path).map_err(|error| format!("{error:#}"));
         let start = || (Instant::now(), start_blocking(read));
@@ -186,12 +186,8 @@ impl MeshSettings {
         match mesh {
             Ok((mesh, text)) => {
                 self.problem = None;
-                self.not_kept = None;
-                let kept = start_blocking(self.keep(&text));
                 self.not_kept = Some(text);
-                if matches!(timeout(WAIT_TIMEOUT, kept).await, Ok(Ok(true))) {
-                    self.not_kept = None;
-                }
+                self.keep_rest(false).await;
                 tracing::info!(config = %self.config.as_ref()?.display(), "defaults read again");
                 Some(mesh)
             }

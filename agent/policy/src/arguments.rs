@@ -190,7 +190,7 @@ fn flags<'a>(
 }
 
 /// A flag and the value attached to it: `--flag=value`, `-f=value`, `-fvalue`.
-fn split(word: &str) -> (&str, Option<&str>) {
+pub(crate) fn split(word: &str) -> (&str, Option<&str>) {
     const SHORT: usize = 2;
     let short = word
         .get(..SHORT)

@@ -7,6 +7,7 @@ mod kuma;
 mod linkerd;
 
 use crate::{
+    arguments,
     error::PolicyError,
     facts::PodFacts,
     inputs::Sourced,
@@ -103,33 +104,21 @@ fn flags(words: &[String], switches: &[&str], place: &str) -> Vec<(String, Sourc
         if !word.starts_with('-') {
             continue;
         }
-        let (flag, attached) = split(&word);
+        let (flag, attached) = arguments::split(&word);
+        let is_switch = switches.contains(&flag);
         let value = match attached {
-            Some(attached) => match attached.strip_prefix('=') {
-                Some(value) => value.to_owned(),
-                None if switches.contains(&flag) => {
-                    rest = Some(format!("-{attached}"));
-                    "true".to_owned()
-                }
-                None => attached.to_owned(),
-            },
-            None if switches.contains(&flag) => "true".to_owned(),
+            Some(letters) if is_switch && !word[flag.len()..].starts_with('=') => {
+                rest = Some(format!("-{letters}"));
+                "true".to_owned()
+            }
+            Some(value) => value.to_owned(),
+            None if is_switch => "true".to_owned(),
             None => words.next().cloned().unwrap_or_default(),
         };
         let origin = format!("argument {flag} of {place}");
         flags.push((flag.to_owned(), Sourced { value, origin }));
     }
     flags
-}
-
-/// A flag, and what is attached to it.
-fn split(word: &str) -> (&str, Option<&str>) {
-    let end = match word.starts_with("--") {
-        true => word.find('='),
-        false => word.char_indices().nth(2).map(|(at, _)| at),
-    };
-    let (flag, attached) = word.split_at(end.unwrap_or(word.len()));
-    (flag, (!attached.is_empty()).then_some(attached))
 }
 
 #[cfg(test)]
