@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use self::read::{Node, Shape, read_into};
+use self::read::{Node, Shape, fields, read_into};
 pub use self::{
     annotations::{Annotations, Labels},
     containers::{ContainerFacts, Containers, RunAs},
@@ -232,52 +232,35 @@ impl PodFacts {
     }
 }
 
-/// What optional strings take.
-fn lengths<const N: usize>(texts: [&Option<String>; N]) -> usize {
-    texts.into_iter().flatten().map(String::len).sum()
-}
+/// What takes memory: strings of which the API server bounds the length, and parts that bound themselves.
+macro_rules! bounded {
+    ($part:ty { $($text:ident),+; $($within:ident),* }) => {
+        impl $part {
+            /// About how many bytes it takes.
+            pub(crate) fn bytes(&self) -> usize {
+                let texts = [$(&self.$text),+].into_iter().flatten();
+                texts.map(String::len).sum::<usize>() $(+ self.$within.bytes())*
+            }
 
-/// Cuts strings that are longer than any valid one.
-fn cut_long<const N: usize>(texts: [&mut Option<String>; N]) {
-    for text in texts.into_iter().flatten() {
-        if text.len() > MAX_VALUE_BYTES {
-            *text = shortened(text);
+            /// Drops long values.
+            pub(crate) fn drop_long(&mut self) {
+                $($crate::facts::cut_long(&mut self.$text);)+
+                $(self.$within.drop_long();)*
+            }
         }
+    };
+}
+pub(crate) use bounded;
+
+/// Cuts a string that is longer than any valid one.
+fn cut_long(text: &mut Option<String>) {
+    if let Some(long) = text.take_if(|text| text.len() > MAX_VALUE_BYTES) {
+        *text = Some(shortened(&long));
     }
 }
 
-impl Spec {
-    /// About how many bytes it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        lengths([
-            &self.node_name,
-            &self.runtime_class_name,
-            &self.service_account_name,
-        ]) + self.containers.bytes()
-            + self.init_containers.bytes()
-    }
-
-    fn drop_long(&mut self) {
-        cut_long([
-            &mut self.node_name,
-            &mut self.runtime_class_name,
-            &mut self.service_account_name,
-        ]);
-        self.containers.drop_long();
-        self.init_containers.drop_long();
-    }
-}
-
-impl Status {
-    /// About how many bytes it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        lengths([&self.phase])
-    }
-
-    fn drop_long(&mut self) {
-        cut_long([&mut self.phase]);
-    }
-}
+bounded! { Spec { node_name, runtime_class_name, service_account_name; containers, init_containers } }
+bounded! { Status { phase; } }
 
 impl<'de> Deserialize<'de> for PodFacts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -289,42 +272,27 @@ impl<'de> Deserialize<'de> for PodFacts {
     }
 }
 
-impl Node for PodFacts {
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        Some(match name {
-            "metadata" => &mut self.meta,
-            "spec" => &mut self.spec,
-            "status" => &mut self.status,
-            _ => return None,
-        })
-    }
-}
+fields! { PodFacts {
+    "metadata" => meta,
+    "spec" => spec,
+    "status" => status,
+} }
 
-impl Node for Spec {
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        Some(match name {
-            "nodeName" => &mut self.node_name,
-            "hostNetwork" => &mut self.host_network,
-            "hostUsers" => &mut self.host_users,
-            "runtimeClassName" => &mut self.runtime_class_name,
-            "serviceAccountName" => &mut self.service_account_name,
-            "securityContext" => &mut self.run_as,
-            "containers" => &mut self.containers,
-            "initContainers" => &mut self.init_containers,
-            _ => return None,
-        })
-    }
-}
+fields! { Spec {
+    "nodeName" => node_name,
+    "hostNetwork" => host_network,
+    "hostUsers" => host_users,
+    "runtimeClassName" => runtime_class_name,
+    "serviceAccountName" => service_account_name,
+    "securityContext" => run_as,
+    "containers" => containers,
+    "initContainers" => init_containers,
+} }
 
-impl Node for Status {
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        Some(match name {
-            "phase" => &mut self.phase,
-            "podIPs" => &mut self.pod_ips,
-            _ => return None,
-        })
-    }
-}
+fields! { Status {
+    "phase" => phase,
+    "podIPs" => pod_ips,
+} }
 
 impl PodIps {
     /// The addresses.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    MAX_VALUE_BYTES, cut_long, lengths,
+    MAX_VALUE_BYTES, bounded,
     read::{AnyText, Node},
 };
 use crate::{
@@ -26,27 +26,7 @@ pub struct Labels {
     other: AnyText,
 }
 
-impl Labels {
-    /// About how many bytes they take.
-    pub(super) fn bytes(&self) -> usize {
-        lengths([
-            &self.interception,
-            &self.inject,
-            &self.dataplane_mode,
-            &self.linkerd_component,
-        ])
-    }
-
-    /// Cuts long values.
-    pub(super) fn drop_long(&mut self) {
-        cut_long([
-            &mut self.interception,
-            &mut self.inject,
-            &mut self.dataplane_mode,
-            &mut self.linkerd_component,
-        ]);
-    }
-}
+bounded! { Labels { interception, inject, dataplane_mode, linkerd_component; } }
 
 impl Node for Labels {
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {

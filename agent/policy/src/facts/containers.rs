@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     MAX_POD_BYTES, MAX_VALUE_BYTES,
-    read::{Node, Shape},
+    read::{Node, Shape, fields},
 };
 use crate::{
     mesh_name::MeshName,
@@ -27,15 +27,10 @@ pub struct RunAs {
     pub group: Option<u32>,
 }
 
-impl Node for RunAs {
-    fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
-        Some(match field {
-            "runAsUser" => &mut self.user,
-            "runAsGroup" => &mut self.group,
-            _ => return None,
-        })
-    }
-}
+fields! { RunAs {
+    "runAsUser" => user,
+    "runAsGroup" => group,
+} }
 
 /// A known container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -268,12 +263,7 @@ struct Variable {
     value: Option<String>,
 }
 
-impl Node for Variable {
-    fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
-        Some(match field {
-            "name" => &mut self.name,
-            "value" => &mut self.value,
-            _ => return None,
-        })
-    }
-}
+fields! { Variable {
+    "name" => name,
+    "value" => value,
+} }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::{
-    Annotations, Labels, cut_long, lengths,
-    read::{Node, Shape, read_into},
+    Annotations, Labels, bounded, cut_long,
+    read::{Node, Shape, fields, read_into},
 };
 
 /// `metadata`.
@@ -77,47 +77,20 @@ impl Meta {
             && *labels == other.labels
             && *annotations == other.annotations
     }
-
-    /// About how many bytes it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        lengths([
-            &self.name,
-            &self.generate_name,
-            &self.namespace,
-            &self.uid,
-            &self.resource_version,
-        ]) + self.labels.bytes()
-            + self.annotations.bytes()
-    }
-
-    pub(super) fn drop_long(&mut self) {
-        cut_long([
-            &mut self.name,
-            &mut self.generate_name,
-            &mut self.namespace,
-            &mut self.uid,
-            &mut self.resource_version,
-        ]);
-        self.labels.drop_long();
-        self.annotations.drop_long();
-    }
 }
 
-impl Node for Meta {
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        Some(match name {
-            "name" => &mut self.name,
-            "generateName" => &mut self.generate_name,
-            "namespace" => &mut self.namespace,
-            "uid" => &mut self.uid,
-            "resourceVersion" => &mut self.resource_version,
-            "deletionTimestamp" => &mut self.deleted,
-            "labels" => &mut self.labels,
-            "annotations" => &mut self.annotations,
-            _ => return None,
-        })
-    }
-}
+bounded! { Meta { name, generate_name, namespace, uid, resource_version; labels, annotations } }
+
+fields! { Meta {
+    "name" => name,
+    "generateName" => generate_name,
+    "namespace" => namespace,
+    "uid" => uid,
+    "resourceVersion" => resource_version,
+    "deletionTimestamp" => deleted,
+    "labels" => labels,
+    "annotations" => annotations,
+} }
 
 impl<'de> Deserialize<'de> for ObjectFacts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -130,22 +103,17 @@ impl<'de> Deserialize<'de> for ObjectFacts {
                     .open_gate
                     .filter(|_| object.meta.namespace.is_some());
                 // The annotation is read whole, as the plugin reads it: it may name many nodes.
-                cut_long([&mut object.handler]);
+                cut_long(&mut object.handler);
                 Ok(object)
             }
         }
     }
 }
 
-impl Node for ObjectFacts {
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        Some(match name {
-            "metadata" => &mut self.meta,
-            "handler" => &mut self.handler,
-            _ => return None,
-        })
-    }
-}
+fields! { ObjectFacts {
+    "metadata" => meta,
+    "handler" => handler,
+} }
 
 impl Node for Deleted {
     fn shape(&self) -> Shape {

@@ -70,6 +70,21 @@ pub(crate) trait Node {
     }
 }
 
+/// A node of fields by their names.
+macro_rules! fields {
+    ($node:ty { $($name:literal => $field:ident,)+ }) => {
+        impl $crate::facts::read::Node for $node {
+            fn field(&mut self, name: &str) -> Option<&mut dyn $crate::facts::read::Node> {
+                match name {
+                    $($name => Some(&mut self.$field),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(crate) use fields;
+
 impl Node for Option<String> {
     fn shape(&self) -> Shape {
         Shape::OptionalText
