@@ -22,7 +22,7 @@ use sidetrack_base::{
 };
 use sidetrack_policy::select::Enroll;
 
-use self::run::{Config, run};
+use self::run::run;
 
 /// Answer the API server: remove istio-init from pods that the agents enroll.
 #[derive(Debug, Parser)]
@@ -55,7 +55,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let settings = options.mesh.settings(options.enroll);
+    let settings = options.mesh.clone().settings(options.enroll);
     let settings = settings.unwrap_or_else(|problem| {
         let kind = clap::error::ErrorKind::ArgumentConflict;
         clap::Error::raw(kind, format!("{problem}\n")).exit()
@@ -67,15 +67,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let config = Config {
-        listen: options.listen,
-        tls_cert: options.tls_cert,
-        tls_key: options.tls_key,
-        gate_image: options.gate_image,
-        settings,
-        drain: options.drain,
-    };
-    let served = block_on(run(config)).map_err(anyhow::Error::from).flatten();
+    let served = block_on(run(options, settings))
+        .map_err(anyhow::Error::from)
+        .flatten();
     if let Err(error) = &served {
         log.line(&format!("{error:#}"));
     }

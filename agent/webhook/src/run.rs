@@ -1,6 +1,6 @@
 //! The webhook as a process: follows its files, serves, and drains.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use tokio::{
@@ -11,6 +11,7 @@ use tokio::{
 use tracing::info;
 
 use super::{
+    Options,
     serve::{Shared, bind, serve},
     tls::Certificates,
 };
@@ -19,37 +20,19 @@ use sidetrack_base::mesh_settings::MeshSettings;
 /// How often the files are looked at.
 const FOLLOW: Duration = Duration::from_millis(250);
 
-/// Configuration of the webhook.
-#[derive(Debug)]
-pub struct Config {
-    /// Where to answer.
-    pub listen: SocketAddr,
-    /// The certificate chain's file.
-    pub tls_cert: PathBuf,
-    /// The private key's file.
-    pub tls_key: PathBuf,
-    /// The image of the container that replaces istio-init.
-    pub gate_image: String,
-    /// Settings for all pods.
-    pub settings: MeshSettings,
-    /// How long to keep serving after a signal: the API server may still send requests here.
-    pub drain: Duration,
-}
-
 /// Serves until a signal, then drains. A second signal ends the drain.
 ///
 /// # Errors
 /// If it cannot start.
-pub async fn run(config: Config) -> Result<()> {
-    let mut settings = config.settings;
+pub(crate) async fn run(options: Options, mut settings: MeshSettings) -> Result<()> {
     let (mesh_sender, mesh) = watch::channel(Arc::new(settings.read()?));
-    let mut certificates = Certificates::new(&config.tls_cert, &config.tls_key);
+    let mut certificates = Certificates::new(&options.tls_cert, &options.tls_key);
     let (certificate_sender, certificate) = watch::channel(certificates.read()?);
-    let listener = bind(config.listen).await?;
+    let listener = bind(options.listen).await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     info!(address = %listener.local_addr()?, "listening");
-    let shared = Shared::new(mesh, config.gate_image);
+    let shared = Shared::new(mesh, options.gate_image);
     let mut signaled = async || {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -58,10 +41,10 @@ pub async fn run(config: Config) -> Result<()> {
     };
     let stop = async {
         signaled().await;
-        info!(drain = ?config.drain, "ending");
+        info!(drain = ?options.drain, "ending");
         shared.end();
         tokio::select! {
-            () = sleep(config.drain) => {}
+            () = sleep(options.drain) => {}
             () = signaled() => {}
         }
     };

@@ -25,7 +25,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use futures_util::FutureExt as _;
 use tokio::{
@@ -157,8 +157,8 @@ async fn handshake(
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route("/mutate", post(mutate))
-        .route("/mutate/enabled", post(mutate_enabled))
+        .route("/mutate", review(None))
+        .route("/mutate/enabled", review(Some("enabled")))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .fallback(|| async {
@@ -191,25 +191,14 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     "ok\n".into_response()
 }
 
-/// The namespace's label is neither `enabled` nor `disabled`: the API server does not call for the
-/// latter.
-async fn mutate(
-    shared: State<Arc<Shared>>,
-    place: Extension<Place>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    admit(&shared, &place, None, &headers, body).await
-}
-
-/// The namespace's label says `enabled`.
-async fn mutate_enabled(
-    shared: State<Arc<Shared>>,
-    place: Extension<Place>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    admit(&shared, &place, Some("enabled"), &headers, body).await
+/// Reviews pods of namespaces with a label: the API server calls for those without another path, and
+/// for `disabled` none.
+fn review(namespace_label: Option<&'static str>) -> MethodRouter<Arc<Shared>> {
+    post(
+        async move |shared: State<Arc<Shared>>, place: Extension<Place>, headers, body| {
+            admit(&shared, &place, namespace_label, &headers, body).await
+        },
+    )
 }
 
 async fn admit(
