@@ -9,41 +9,22 @@ use crate::{
 };
 
 /// Flags with a value that are inputs: short form, long form.
+#[rustfmt::skip]
 const FLAGS: [(&str, &str, Input); 16] = [
     ("-p", "--envoy-port", Input::EnvoyPort),
     ("-z", "--inbound-capture-port", Input::InboundCapturePort),
     ("-e", "--inbound-tunnel-port", Input::InboundTunnelPort),
     ("-u", "--proxy-uid", Input::ProxyUid),
     ("-g", "--proxy-gid", Input::ProxyGid),
-    (
-        "-m",
-        "--istio-inbound-interception-mode",
-        Input::InterceptionMode,
-    ),
+    ("-m", "--istio-inbound-interception-mode", Input::InterceptionMode),
     ("-t", "--istio-inbound-tproxy-mark", Input::TproxyMark),
-    (
-        "-r",
-        "--istio-inbound-tproxy-route-table",
-        Input::TproxyTable,
-    ),
+    ("-r", "--istio-inbound-tproxy-route-table", Input::TproxyTable),
     ("-b", "--istio-inbound-ports", Input::InboundPorts),
-    (
-        "-d",
-        "--istio-local-exclude-ports",
-        Input::LocalExcludePorts,
-    ),
+    ("-d", "--istio-local-exclude-ports", Input::LocalExcludePorts),
     ("-i", "--istio-service-cidr", Input::ServiceCidr),
-    (
-        "-x",
-        "--istio-service-exclude-cidr",
-        Input::ServiceExcludeCidr,
-    ),
+    ("-x", "--istio-service-exclude-cidr", Input::ServiceExcludeCidr),
     ("-q", "--istio-outbound-ports", Input::OutboundPorts),
-    (
-        "-o",
-        "--istio-local-outbound-ports-exclude",
-        Input::OutboundPortsExclude,
-    ),
+    ("-o", "--istio-local-outbound-ports-exclude", Input::OutboundPortsExclude),
     ("-c", "--istio-exclude-interfaces", Input::ExcludeInterfaces),
     ("-k", "--kube-virt-interfaces", Input::VirtualInterfaces),
 ];

@@ -146,48 +146,26 @@ pub const LABEL: &str = "sidetrack.dev/interception";
 pub const INJECT: &str = "sidecar.istio.io/inject";
 
 /// Annotations and the inputs they set.
+#[rustfmt::skip]
 pub(crate) const ANNOTATIONS: [(&str, Input); 14] = [
     (ACCELERATE, Input::Accelerate),
     (BEFORE_SIDECAR, Input::BeforeSidecar),
     (DIALECT, Input::Dialect),
     (ambient::VIRTUAL_INTERFACES, Input::VirtualInterfaces),
-    (
-        "traffic.sidecar.istio.io/kubevirtInterfaces",
-        Input::VirtualInterfaces,
-    ),
+    ("traffic.sidecar.istio.io/kubevirtInterfaces", Input::VirtualInterfaces),
     ("sidecar.istio.io/interceptionMode", Input::InterceptionMode),
-    (
-        "traffic.sidecar.istio.io/includeInboundPorts",
-        Input::InboundPorts,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeInboundPorts",
-        Input::ExcludeInboundPorts,
-    ),
+    ("traffic.sidecar.istio.io/includeInboundPorts", Input::InboundPorts),
+    ("traffic.sidecar.istio.io/excludeInboundPorts", Input::ExcludeInboundPorts),
     ("status.sidecar.istio.io/port", Input::StatusPort),
-    (
-        "traffic.sidecar.istio.io/includeOutboundIPRanges",
-        Input::ServiceCidr,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeOutboundIPRanges",
-        Input::ServiceExcludeCidr,
-    ),
-    (
-        "traffic.sidecar.istio.io/includeOutboundPorts",
-        Input::OutboundPorts,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeOutboundPorts",
-        Input::OutboundPortsExclude,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeInterfaces",
-        Input::ExcludeInterfaces,
-    ),
+    ("traffic.sidecar.istio.io/includeOutboundIPRanges", Input::ServiceCidr),
+    ("traffic.sidecar.istio.io/excludeOutboundIPRanges", Input::ServiceExcludeCidr),
+    ("traffic.sidecar.istio.io/includeOutboundPorts", Input::OutboundPorts),
+    ("traffic.sidecar.istio.io/excludeOutboundPorts", Input::OutboundPortsExclude),
+    ("traffic.sidecar.istio.io/excludeInterfaces", Input::ExcludeInterfaces),
 ];
 
 /// Environment variables of the sidecar, in which the injector repeats mesh-wide settings, and the inputs they set.
+#[rustfmt::skip]
 pub(crate) const VARIABLES: [(&str, Input); 8] = [
     ("ISTIO_META_INTERCEPTION_MODE", Input::InterceptionMode),
     ("ISTIO_INBOUND_TPROXY_MARK", Input::TproxyMark),
@@ -195,14 +173,12 @@ pub(crate) const VARIABLES: [(&str, Input); 8] = [
     ("ISTIO_META_DNS_CAPTURE", Input::DnsCapture),
     ("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", Input::LoopbackCidr),
     ("ISTIO_OUTBOUND_OWNER_GROUPS", Input::OwnerGroups),
-    (
-        "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE",
-        Input::OwnerGroupsExclude,
-    ),
+    ("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", Input::OwnerGroupsExclude),
     ("ISTIO_DUAL_STACK", Input::DualStack),
 ];
 
 /// Environment variables of istio-init beside these: each of its flags has one. A weaker one comes later.
+#[rustfmt::skip]
 const FLAG_VARIABLES: [(&str, Input); 17] = [
     ("ENVOY_PORT", Input::EnvoyPort),
     ("INBOUND_CAPTURE_PORT", Input::InboundCapturePort),
@@ -215,10 +191,7 @@ const FLAG_VARIABLES: [(&str, Input); 17] = [
     ("ISTIO_SERVICE_CIDR", Input::ServiceCidr),
     ("ISTIO_SERVICE_EXCLUDE_CIDR", Input::ServiceExcludeCidr),
     ("ISTIO_OUTBOUND_PORTS", Input::OutboundPorts),
-    (
-        "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
-        Input::OutboundPortsExclude,
-    ),
+    ("ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE", Input::OutboundPortsExclude),
     ("ISTIO_EXCLUDE_INTERFACES", Input::ExcludeInterfaces),
     ("KUBE_VIRT_INTERFACES", Input::VirtualInterfaces),
     ("REDIRECT_DNS", Input::DnsCapture),

@@ -26,7 +26,7 @@ use tracing::debug;
 pub use self::requests::{Failure, Target, Timeouts};
 use self::requests::{MAX_OBJECT_BYTES, Requests};
 
-/// Most objects in an answer. Fewer are asked for if they do not fit into [`requests::MAX_PAGE_BYTES`].
+/// Most objects in an answer, if not all fit into [`requests::MAX_PAGE_BYTES`].
 const MAX_PAGE: u32 = 128;
 /// A watch that ends sooner is followed by a pause.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
@@ -152,14 +152,14 @@ impl<K: Object> Worker<K> {
             let version = match self.list().await? {
                 Ok(version) => version,
                 Err(failure) => {
-                    let pause = pauses.next(failure.is_lasting());
+                    let pause = pause(&mut pauses, &failure);
                     self.send(Update::Failed(failure)).await?;
                     sleep(pause).await;
                     continue;
                 }
             };
             if let Err(failure) = self.watch(version, &mut pauses).await? {
-                let pause = pauses.next(failure.is_lasting());
+                let pause = pause(&mut pauses, &failure);
                 self.fail(failure).await?;
                 sleep(pause).await;
             } else if began.elapsed() < SHORT_WATCH {
@@ -184,17 +184,17 @@ impl<K: Object> Worker<K> {
         self.send(Update::Failed(failure)).await
     }
 
-    /// Reads all objects, in pages, and returns the version of the list.
+    /// Reads all objects, in pages if one answer does not hold them, and returns the version of the list.
     async fn list(&self) -> Result<Result<String, Failure>, ReceiverGone> {
         self.event(Event::Init).await?;
-        let mut most = MAX_PAGE;
+        let mut most = None;
         let mut next = None;
         loop {
             let page = match self.requests.page(most, next.as_deref()).await {
                 Ok(page) => page,
                 // Fewer of these objects fit.
-                Err(Failure::TooLarge) if most > 1 => {
-                    most = (most / 8).max(1);
+                Err(Failure::TooLarge) if most != Some(1) => {
+                    most = Some(most.map_or(MAX_PAGE, |most| (most / 8).max(1)));
                     continue;
                 }
                 Err(failure) => return Ok(Err(failure)),
@@ -232,7 +232,7 @@ impl<K: Object> Worker<K> {
                 }
                 Err(failure) if failure.is_forgotten() => return Ok(Ok(())),
                 Err(failure) => {
-                    let pause = pauses.next(failure.is_lasting());
+                    let pause = pause(pauses, &failure);
                     self.fail(failure).await?;
                     sleep(pause).await;
                     continue;
@@ -284,7 +284,7 @@ impl<K: Object> Worker<K> {
                     advance(version, Some(&bookmark.metadata.resource_version));
                 }
                 Ok(WatchEvent::Error(status)) => {
-                    return Ok(Err(Failure::Refused(status)));
+                    return Ok(Err(Failure::Refused(status, Duration::ZERO)));
                 }
                 // The connection was cut within a line.
                 Err(error) if error.is_eof() => return Ok(Ok(End::Over)),
@@ -292,6 +292,12 @@ impl<K: Object> Worker<K> {
             }
         }
     }
+}
+
+/// The pause after a failure. What the server asks for is spread: it asks many.
+fn pause(pauses: &mut impl Pauses, failure: &Failure) -> Duration {
+    let asked = failure.retry_after().mul_f32(1.0 + fastrand::f32());
+    pauses.next(failure.is_lasting()).max(asked)
 }
 
 /// Versions that are missing leave the known one.

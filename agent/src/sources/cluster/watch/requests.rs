@@ -5,7 +5,11 @@
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::{Request, Response, body::Bytes, header::ACCEPT};
+use hyper::{
+    Request, Response,
+    body::Bytes,
+    header::{ACCEPT, RETRY_AFTER},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{
     Client,
@@ -67,9 +71,9 @@ pub enum Failure {
     /// The server cannot be reached, or does not answer.
     #[error("{}", unreachable(.0))]
     Unreachable(#[from] kube::Error),
-    /// The server answered with an error.
+    /// The server answered with an error, and asks to be left alone for so long (`Retry-After`), if it has too much to do.
     #[error("{}", text(.0))]
-    Refused(Box<Status>),
+    Refused(Box<Status>, Duration),
     /// The rest of an answer did not come in time.
     #[error("the answer was not complete after {} s", .0.as_secs())]
     Incomplete(Duration),
@@ -88,7 +92,7 @@ impl Failure {
     /// HTTP status; 0 where there is none.
     pub fn code(&self) -> u16 {
         match self {
-            Self::Refused(status) => status.code,
+            Self::Refused(status, _) => status.code,
             _ => 0,
         }
     }
@@ -96,6 +100,14 @@ impl Failure {
     /// Asking again gives the same answer (4xx) until somebody changes something.
     pub fn is_lasting(&self) -> bool {
         (400..500).contains(&self.code())
+    }
+
+    /// How long the server asks to be left alone; a minute at most.
+    pub(super) fn retry_after(&self) -> Duration {
+        match self {
+            Self::Refused(_, wait) => Duration::from_mins(1).min(*wait),
+            _ => Duration::ZERO,
+        }
     }
 
     /// The server no longer has the resource version: everything is to be listed again.
@@ -129,24 +141,24 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// A part of the list.
+    /// The list, or with `most` a part of it. The API server answers a list without a limit from its memory (1.31 and
+    /// later), and reads for one with a limit all nodes' pods from etcd.
     pub(super) async fn page<K: DeserializeOwned>(
         &self,
-        most: u32,
+        most: Option<u32>,
         next: Option<&str>,
     ) -> Result<Page<K>, Failure> {
         let parameters = ListParams {
             field_selector: self.target.fields.clone(),
-            limit: Some(most),
+            limit: most,
             continue_token: next.map(str::to_owned),
             ..ListParams::default()
         };
         let request = Path::new(self.target.path.as_str()).list(&parameters);
         let response = self.ask(request.map_err(kube::Error::BuildRequest)?, "List");
-        let most_bytes = if most > 1 {
-            MAX_PAGE_BYTES
-        } else {
-            MAX_OBJECT_BYTES
+        let most_bytes = match most {
+            Some(1) => MAX_OBJECT_BYTES,
+            _ => MAX_PAGE_BYTES,
         };
         let body = async { read(response.await?, most_bytes).await };
         let body = timeout(self.timeouts.list, body).await;
@@ -195,12 +207,15 @@ impl Requests {
             return Ok(response);
         }
         let code = response.status().as_u16();
+        let wait = response.headers().get(RETRY_AFTER);
+        let wait = wait.and_then(|it| it.to_str().ok()?.parse().ok());
+        let wait = Duration::from_secs(wait.unwrap_or_default());
         // The head may be all that ever comes.
         let body = timeout(self.timeouts.list, read(response, MAX_STATUS)).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
         let mut status: Status = serde_json::from_slice(&body).unwrap_or_default();
         status.code = code;
-        Err(Failure::Refused(Box::new(status)))
+        Err(Failure::Refused(Box::new(status), wait))
     }
 }
 

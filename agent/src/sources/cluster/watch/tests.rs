@@ -5,13 +5,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
     Json, Router,
     body::{Body, Bytes},
     extract::Query,
+    http::{StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
@@ -219,7 +220,7 @@ fn a_request_that_fails_is_a_problem_until_a_watch_is_open() {
             return list(&[], None);
         }
         match watches.fetch_add(1, Ordering::Relaxed) {
-            0 => hyper::StatusCode::FORBIDDEN.into_response(),
+            0 => StatusCode::FORBIDDEN.into_response(),
             _ => silent(String::new()),
         }
     };
@@ -267,7 +268,7 @@ fn an_answer_that_is_no_list_is_a_problem_and_no_empty_list() {
 fn an_error_without_an_end_is_a_problem() {
     let answer = |query: &Parameters| match query.contains_key("watch") {
         true => (
-            hyper::StatusCode::SERVICE_UNAVAILABLE,
+            StatusCode::SERVICE_UNAVAILABLE,
             silent(String::new()),
         )
             .into_response(),
@@ -290,6 +291,28 @@ fn an_error_without_an_end_is_a_problem() {
     assert_eq!(code.unwrap(), 503);
 }
 
+#[test]
+fn a_server_that_asks_for_time_gets_it() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let answer = move |query: &Parameters| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => (
+            StatusCode::TOO_MANY_REQUESTS,
+            [(header::RETRY_AFTER, "1")],
+            "Too many requests",
+        )
+            .into_response(),
+        _ if query.contains_key("watch") => silent(String::new()),
+        _ => list(&[], None),
+    };
+    let began = Instant::now();
+    block_on(async {
+        let (mut watch, _) = follow(answer, Timeouts::default());
+        while !matches!(watch.next().await, Update::Current) {}
+    })
+    .unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
 /// Lists this many pods of a size each, in as many pages as it takes. Returns how many came, and where the last page began.
 fn list_big(pods: usize, bytes: usize) -> (usize, usize) {
     let largest = Arc::new(AtomicUsize::new(0));
@@ -298,7 +321,8 @@ fn list_big(pods: usize, bytes: usize) -> (usize, usize) {
         if query.contains_key("watch") {
             return silent(String::new());
         }
-        let limit: usize = query["limit"].parse().unwrap();
+        let limit = query.get("limit");
+        let limit = limit.map_or(usize::MAX / 2, |limit| limit.parse().unwrap());
         let start: usize = query.get("continue").map_or(0, |at| at.parse().unwrap());
         // What was asked for after this was accepted.
         largest.fetch_max(start, Ordering::Relaxed);
