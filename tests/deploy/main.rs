@@ -273,6 +273,15 @@ fn wrong_values_are_refused() {
         (json!({"host": {"bpffs": "sys/fs/bpf"}}), "bpffs"),
         (json!({"cni": {"binDir": "opt/cni/bin"}}), "binDir"),
         (json!({"cni": {"timeoutSeconds": 0}}), "timeoutSeconds"),
+        (
+            json!({"interceptionProbe": {"interval": "90m"}}),
+            "interval",
+        ),
+        (
+            json!({"interceptionProbe": {"interval": "50ms"}}),
+            "interval",
+        ),
+        (json!({"interceptionProbe": {"interval": "0s"}}), "interval"),
         (json!({"webhook": {"enable": true}}), "enable"),
         (
             json!({"webhook": {"failurePolicy": "ignore"}}),
@@ -463,16 +472,30 @@ fn an_upgrade_does_not_forget_the_plugin() {
     let there =
         |installed: &Value| helm_with(&values(false, false), std::slice::from_ref(installed));
     let error = there(&installed).expect_err("refused");
-    for cure in [
-        "--reset-then-reuse-values",
-        "cni.enabled=true",
-        "cni.remove=true",
-    ] {
+    for cure in ["--reset-then-reuse-values", "cni.remove=true"] {
         assert!(error.contains(cure), "{error}");
     }
     installed["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["agent"]);
     let error = there(&installed).err().unwrap_or_default();
     assert!(!error.contains("cni"), "{error}");
+}
+
+/// The same for pods without the label.
+#[test]
+fn an_upgrade_does_not_forget_whom_to_enroll() {
+    let injected = json!({"enroll": "injected"});
+    let installed = of_kind(&helm(&injected).expect("the chart"), "DaemonSet").clone();
+    let upgrade = |values: Value| {
+        let error = helm_with(&values, std::slice::from_ref(&installed)).err();
+        error.filter(|error| error.contains("enroll"))
+    };
+    let error = upgrade(json!({})).expect("refused");
+    for cure in ["--reset-then-reuse-values", "enroll=labeled"] {
+        assert!(error.contains(cure), "{error}");
+    }
+    for named in ["injected", "labeled"] {
+        assert_eq!(upgrade(json!({"enroll": named})), None);
+    }
 }
 
 /// Values that are kept from the upgrade that took the plugin away would take it away again.

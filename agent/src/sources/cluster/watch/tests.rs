@@ -267,11 +267,7 @@ fn an_answer_that_is_no_list_is_a_problem_and_no_empty_list() {
 #[test]
 fn an_error_without_an_end_is_a_problem() {
     let answer = |query: &Parameters| match query.contains_key("watch") {
-        true => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            silent(String::new()),
-        )
-            .into_response(),
+        true => (StatusCode::SERVICE_UNAVAILABLE, silent(String::new())).into_response(),
         false => list(&[], None),
     };
     let timeouts = Timeouts {
