@@ -46,8 +46,8 @@ pub enum Location {
 pub enum Action {
     /// Remember the new path of the same namespace.
     FollowPath,
-    /// Leave everything as it is; the text is a remark for people.
-    Stay(Option<String>),
+    /// Keep the namespace that it is enrolled in; the text is a remark for people.
+    Stay(String),
     /// Give the enrollment up: its namespace was replaced. Processes that still run there stay
     /// intercepted.
     Depart,
@@ -70,11 +70,11 @@ pub fn plan(facts: &Facts) -> Vec<Action> {
         match &facts.location {
             Location::At(inode) if *inode == enrolled.inode => actions.push(Action::FollowPath),
             // Between two containers a pod may have no process. Its namespace is kept meanwhile.
-            Location::NoProcess if enrolled.same_reference => return vec![Action::Stay(None)],
+            Location::NoProcess if enrolled.same_reference => {}
             // A path that leads nowhere releases no pod that still has processes.
             Location::Unusable(problem) if enrolled.has_processes => {
                 let remark = format!("{problem}; it stays enrolled in its namespace");
-                return vec![Action::Stay(Some(remark))];
+                actions.push(Action::Stay(remark));
             }
             _ => return vec![Action::Depart, Action::Enroll],
         }

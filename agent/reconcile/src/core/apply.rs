@@ -70,7 +70,11 @@ impl<N: Node> Core<N> {
             .pods
             .entry(name.clone())
             .or_insert_with(|| Record::new(now));
-        record.next_try = now;
+        // Others' changes are no reason to look for a pod's processes again.
+        let is_read = |it: &Read| it.is_of(document);
+        if record.uid != *uid || !record.read.as_ref().is_some_and(is_read) {
+            record.next_try = now;
+        }
         let by_uid = matches!(document.netns, Ok(NetnsRef::PodUid(_)));
         if by_uid && record.enrollment().is_some() && record.uid != *uid {
             self.depart(name, "another pod has its name now").await;

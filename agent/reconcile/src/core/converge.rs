@@ -27,10 +27,14 @@ impl<N: Node> Core<N> {
         let facts = self.facts(name, &goal, &found, processes);
         let mut result = Ok(());
         let mut waits = false;
+        let mut stays = None;
         for action in plan::plan(&facts) {
             // A change of policy that fails must not keep addresses and routes from being read again.
             let done = match action {
-                Action::Stay(remark) => return self.stay(name, remark),
+                Action::Stay(remark) => {
+                    stays = Some(remark);
+                    Ok(())
+                }
                 Action::FollowPath => {
                     self.follow_path(name, &goal.netns, &found);
                     Ok(())
@@ -56,9 +60,11 @@ impl<N: Node> Core<N> {
             };
             result = result.and(done);
         }
-        // A change that waits is no success.
-        if !waits || result.is_err() {
-            self.note_result(name, result);
+        match (stays, &result) {
+            (Some(remark), Ok(())) => self.stay(name, remark),
+            // A change that waits is no success.
+            (_, Ok(())) if waits => {}
+            _ => self.note_result(name, result),
         }
     }
 
@@ -143,12 +149,11 @@ impl<N: Node> Core<N> {
         Facts { enrolled, location }
     }
 
-    /// Everything stays as it is, with a remark or the one it has.
-    fn stay(&mut self, name: &PodRef, remark: Option<String>) {
+    /// The pod stays enrolled where it is, with a remark.
+    fn stay(&mut self, name: &PodRef, text: String) {
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
-        let Some(text) = remark else { return };
         if record.reason() != Some(&*text) {
             error!(pod = %name, origin = record.origin, "{text}");
         }

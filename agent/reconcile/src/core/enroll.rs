@@ -83,6 +83,8 @@ impl<N: Node> Core<N> {
         let now = self.node.now();
         if let Some(record) = self.pods.get_mut(name) {
             record.started_in = Some(enrollment.cookie);
+            // Its next sandbox is looked for as often as that of a new pod.
+            record.trying_since = None;
             record.state = State::Enrolled(Box::new(enrollment), None);
             record.search = ListenerSearch::new(now);
             // A pod of an earlier agent was intercepted all along.

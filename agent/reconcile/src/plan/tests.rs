@@ -60,10 +60,11 @@ fn expected(enrolled: &EnrolledFacts, location: &Location) -> Vec<Action> {
     match (unchanged, location) {
         (true, _) => update(),
         (false, Location::At(HERE)) => [vec![Action::FollowPath], update()].concat(),
-        (false, Location::NoProcess) if enrolled.same_reference => vec![Action::Stay(None)],
-        (false, Location::Unusable(_)) if enrolled.has_processes => vec![Action::Stay(Some(
-            "no path; it stays enrolled in its namespace".to_owned(),
-        ))],
+        (false, Location::NoProcess) if enrolled.same_reference => update(),
+        (false, Location::Unusable(_)) if enrolled.has_processes => {
+            let remark = "no path; it stays enrolled in its namespace".to_owned();
+            [vec![Action::Stay(remark)], update()].concat()
+        }
         (false, _) => vec![Action::Depart, Action::Enroll],
     }
 }

@@ -1,6 +1,7 @@
 //! Keeps the plugin installed while the agent runs: other programs write the same configuration.
 
 use std::{
+    collections::VecDeque,
     fs,
     os::unix::fs::MetadataExt as _,
     path::PathBuf,
@@ -13,6 +14,10 @@ use crate::cni::credentials::Credentials;
 /// How long after a failure it is tried again although no file has changed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
+/// So many repairs within [`CONTESTED`] are no coincidence: another program undoes them.
+const REPAIRS: usize = 10;
+const CONTESTED: Duration = Duration::from_mins(1);
+
 /// Repairs an installation.
 #[derive(Debug)]
 pub struct Keeper {
@@ -24,6 +29,8 @@ pub struct Keeper {
     current: Vec<PathBuf>,
     /// When to try again after a failure.
     retry_at: Instant,
+    /// The latest repairs, at most [`REPAIRS`].
+    repaired: VecDeque<Instant>,
 }
 
 /// Differs when another program has written the file.
@@ -45,6 +52,7 @@ impl Keeper {
             problem: None,
             current: Vec::new(),
             retry_at: Instant::now(),
+            repaired: VecDeque::new(),
         }
     }
 
@@ -56,11 +64,27 @@ impl Keeper {
             return Vec::new();
         }
         let Work { done, problem } = self.installation.install();
-        self.problem = problem.map(|error| format!("CNI plugin: {error:#}"));
+        if !done.is_empty() {
+            self.repaired.truncate(REPAIRS - 1);
+            self.repaired.push_front(Instant::now());
+        }
+        let problem = problem.map(|error| format!("CNI plugin: {error:#}"));
+        self.problem = problem.or_else(|| self.contest());
         self.retry_at = Instant::now() + RETRY_INTERVAL;
         // After a write the files are checked once more: another program may write at the same time.
         self.seen = done.is_empty().then_some(now);
         done
+    }
+
+    /// That another program keeps undoing what is done here.
+    fn contest(&self) -> Option<String> {
+        let first = self.repaired.get(REPAIRS - 1)?;
+        let dir = self.installation.conf_dir.display();
+        (first.elapsed() < CONTESTED).then(|| {
+            format!(
+                "CNI plugin: another program changes {dir} again and again, and pods that start meanwhile have no plugin: have it leave other configurations alone (Cilium: cni.exclusive=false)"
+            )
+        })
     }
 
     /// Why only another agent can maintain the installation: a restart mounts the directories anew. What has never been the

@@ -380,6 +380,23 @@ fn changes_by_others_are_repaired() {
     assert_eq!(node.installation.remove(false).all_done().len(), 3);
 }
 
+/// Cilium with `cni.exclusive` puts its file back at once.
+#[test]
+fn who_undoes_every_repair_is_a_problem() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    let mut keeper = Keeper::new(node.installation.clone());
+    let file = node.dir.path().join("net.d/10-calico.conflist");
+    keeper.turn();
+    for _ in 1..10 {
+        assert_eq!(keeper.problem(), None);
+        fs::write(&file, CALICO).unwrap();
+        keeper.turn();
+    }
+    let problem = keeper.problem().unwrap_or_default();
+    assert!(problem.contains("cni.exclusive=false"), "{problem}");
+    assert!(!keeper.is_in_place());
+}
+
 #[test]
 fn invalid_configurations_stay_unchanged() {
     for (text, part) in [
