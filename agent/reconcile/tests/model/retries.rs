@@ -78,6 +78,52 @@ fn a_settled_pod_has_a_minute_of_fast_tries_again() {
 }
 
 #[test]
+fn a_pod_that_has_waited_is_not_slow_for_good() {
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
+    reads_in(&mut run, 70);
+    run.happen(Event::Start(0, ORDINARY));
+    // Not by a try.
+    run.happen(Event::Awaited(0));
+    assert_eq!(state(&run).0, PodState::Enrolled);
+    run.tick(5000);
+    run.happen(Event::End(0));
+    run.tick(500);
+    assert!(reads_in(&mut run, 50) >= 100);
+}
+
+#[test]
+fn between_containers_a_pod_gets_another_policy() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+        Event::End(0),
+        Event::Tick(500),
+        Event::Change(0, Variant::Ports),
+        LIST,
+    ];
+    let run = Run::after(true, &events);
+    let (_, enrollment) = run.core.enrollments().next().expect("an enrollment");
+    assert_eq!(Some(&*enrollment.policy), Variant::Ports.policy());
+}
+
+#[test]
+fn other_pods_news_try_no_waiting_pod() {
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain)]);
+    let waiting = run.changed(|_| {});
+    run.list_one(waiting.clone());
+    reads_in(&mut run, 70);
+    let before = run.world.borrow().reads.get();
+    for variant in [Variant::OptedOut, Variant::NoSidecar].repeat(10) {
+        run.happen(Event::Create(1, variant));
+        let other = run.pods[&1].document(true);
+        run.list_all(vec![waiting.clone(), other]);
+    }
+    let reads = run.world.borrow().reads.get() - before;
+    assert!(reads <= 1, "{reads} times");
+}
+
+#[test]
 fn listeners_are_searched_less_and_less_often() {
     let events = [
         Event::Create(0, Variant::Plain),

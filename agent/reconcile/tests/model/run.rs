@@ -73,8 +73,13 @@ impl Run {
 
     /// The agent reads a whole listing of the API server with this document alone.
     pub fn list_one(&mut self, document: Document) {
+        self.list_all(vec![document]);
+    }
+
+    /// The same with several.
+    pub fn list_all(&mut self, pods: Vec<Document>) {
         let listing = Listing {
-            pods: vec![document],
+            pods,
             problems: Vec::new(),
             complete: true,
             running_counts: true,
