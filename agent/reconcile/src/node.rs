@@ -162,7 +162,7 @@ pub struct Enrollment<N: Node> {
     pub doubt: Option<String>,
     /// Whether the kernel's copy of addresses and routes may be out of date.
     pub stale: bool,
-    /// When they are read again although the pod has no goal, after a failure.
+    /// When they may be read again: reading took long, or failed.
     pub refresh_at: Option<Instant>,
     /// Its rows in the kernel.
     pub rows: N::Rows,

@@ -1,6 +1,9 @@
 //! Brings one pod to what is wanted of it: facts, plan, steps.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info, warn};
@@ -313,17 +316,32 @@ pub(super) fn log_missed(name: &PodRef, missed: Option<NodeError>) -> bool {
     missed.is_some()
 }
 
-/// Reads addresses and routes of a pod's namespace again.
+/// Reads addresses and routes of a pod's namespace again. What a pod has there may take long to read: it gets a hundredth
+/// of the time.
 pub(super) async fn refresh<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
 ) -> Result<(), NodeError> {
+    let began = node.now();
+    if enrollment.refresh_at.is_some_and(|at| began < at) {
+        enrollment.stale = true;
+        return Ok(());
+    }
     let policy = Arc::clone(&enrollment.policy);
     let processes = N::Processes::none();
     let steps = plan::write(Change::Refresh, &policy, enrollment.policy_id, &processes);
-    let missed = run(node, enrollment, steps).await?;
+    let done = run(node, enrollment, steps).await;
+    enrollment.refresh_at = pause_after(began, node.now());
+    let missed = done?;
     enrollment.stale = missed.is_some();
     missed.map_or(Ok(()), Err)
+}
+
+/// Until when what has kept the reconciler for long is not done again; `None`: it was not long.
+pub(super) fn pause_after(began: Instant, ended: Instant) -> Option<Instant> {
+    const LONG: Duration = Duration::from_millis(100);
+    let took = ended.saturating_duration_since(began);
+    (took > LONG).then(|| ended + took * 100)
 }
 
 /// Does steps in their order. Answers the first failure that means that they are done again.

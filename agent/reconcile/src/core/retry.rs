@@ -1,6 +1,6 @@
 //! What is tried again, and how often.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sidetrack_policy::PodRef;
 
@@ -8,7 +8,7 @@ use super::{Core, converge};
 use crate::{
     node::{Enrollment, Link as _, Node},
     policies::SHORT,
-    state::{Desired, FAST_RETRIES, Record, SLOW_RETRY},
+    state::{Desired, FAST_RETRIES, PodState, Record, SLOW_RETRY},
 };
 
 /// How often listeners that the kernel does not know are searched for, at most.
@@ -63,8 +63,9 @@ impl<N: Node> Core<N> {
         enrolled: &mut Vec<PodRef>,
     ) {
         let before = self.shown(name);
+        let began = self.node.now();
         self.converge(name, processes).await;
-        self.slow_down(name);
+        self.slow_down(name, converge::pause_after(began, self.node.now()));
         let after = self.shown(name);
         if before.cookie != after.cookie {
             enrolled.push(name.clone());
@@ -85,7 +86,8 @@ impl<N: Node> Core<N> {
             if is_due && (enrollment.stale || !enrollment.link.is_alive()) {
                 // Why it has failed was logged when it failed first. It may have kept the others waiting.
                 let result = converge::refresh(&mut self.node, enrollment).await;
-                enrollment.refresh_at = result.err().map(|_| now + SLOW_RETRY);
+                let again = result.err().map(|_| now + SLOW_RETRY);
+                enrollment.refresh_at = enrollment.refresh_at.max(again);
             }
         }
     }
@@ -107,7 +109,8 @@ impl<N: Node> Core<N> {
     }
 
     /// A pod that was tried for long is tried less often: every try looks for the pod's cgroup and processes.
-    pub(super) fn slow_down(&mut self, name: &PodRef) {
+    /// The same if it has kept the others waiting, for a reason of its own.
+    fn slow_down(&mut self, name: &PodRef, pause: Option<Instant>) {
         let now = self.node.now();
         let settled = self
             .pods
@@ -123,6 +126,9 @@ impl<N: Node> Core<N> {
         let since = *record.trying_since.get_or_insert(now);
         if now.saturating_duration_since(since) > FAST_RETRIES {
             record.next_try = now + SLOW_RETRY;
+        }
+        if let (PodState::Rejected, Some(pause)) = (record.state(), pause) {
+            record.next_try = pause;
         }
     }
 }

@@ -293,6 +293,9 @@ impl Node for FakeNode {
             && let Some(link) = link
         {
             link.0.set(true);
+            let mut world = self.world.borrow_mut();
+            let takes = world.namespace_takes;
+            world.now += takes;
         }
         self.submit(Some((cookie, rows)), op)
     }

@@ -1,5 +1,7 @@
 //! How often pods are tried and listeners searched, and the states in between.
 
+use std::time::Duration;
+
 use sidetrack_reconcile::PodState;
 
 use crate::{
@@ -121,6 +123,29 @@ fn other_pods_news_try_no_waiting_pod() {
     }
     let reads = run.world.borrow().reads.get() - before;
     assert!(reads <= 1, "{reads} times");
+}
+
+/// As with routes that flap in a namespace with millions of them.
+#[test]
+fn a_pod_that_takes_long_to_read_gets_a_hundredth_of_the_time() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let mut run = Run::after(true, &events);
+    run.world.borrow_mut().namespace_takes = Duration::from_millis(500);
+    let began = run.world.borrow().now;
+    for number in 0..400 {
+        run.happen(Event::Routes(0, number));
+        run.tick(500);
+    }
+    let took = run.world.borrow().now - began;
+    assert!(took < Duration::from_secs(203), "{took:?}");
+    // What was not read is read later.
+    run.tick(60_000);
+    let (_, enrollment) = run.core.enrollments().next().expect("an enrollment");
+    assert!(!enrollment.stale);
 }
 
 #[test]

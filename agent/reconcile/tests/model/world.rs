@@ -172,6 +172,8 @@ pub struct World {
     pub unseen: bool,
     /// Whether sidecars begin to listen just before the next pod's row is written.
     pub race: bool,
+    /// How long the reading of a namespace takes.
+    pub namespace_takes: Duration,
     /// How often processes were read.
     pub reads: Cell<u32>,
     /// How often the map of listeners was read.
@@ -208,6 +210,7 @@ impl World {
             repairs: BTreeMap::new(),
             unseen: false,
             race: false,
+            namespace_takes: Duration::ZERO,
             reads: Cell::new(0),
             listener_reads: Cell::new(0),
             searches: 0,
