@@ -11,6 +11,10 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
+/// Most bytes of an answer. From the size of the buffer the kernel concludes how much it may put into one, up to 32 KiB: a
+/// route with many hops fits into no smaller one.
+const MAX_DATAGRAM: usize = 64 << 10;
+
 /// Opens a socket of a protocol (`NETLINK_ROUTE`, `NETLINK_SOCK_DIAG`).
 pub fn open(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
@@ -118,7 +122,11 @@ fn receive<M: NetlinkDeserializable>(
     socket: &Socket,
     visit: impl FnMut(NetlinkPayload<M>) -> io::Result<ControlFlow<()>>,
 ) -> io::Result<()> {
-    let (answer, _) = socket.recv_from_full()?;
+    let mut answer = Vec::with_capacity(MAX_DATAGRAM);
+    let bytes = socket.recv(&mut answer, libc::MSG_TRUNC)?;
+    if bytes > MAX_DATAGRAM {
+        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+    }
     messages(&answer, visit)
 }
 

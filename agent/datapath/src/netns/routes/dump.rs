@@ -106,6 +106,11 @@ impl Snapshot {
         match read {
             // The table has no route yet.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            // It has one with so many hops that it fits into no answer.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                self.rules.set_unclear(Some(family == AddressFamily::Inet6));
+                Ok(())
+            }
             result => result,
         }
     }
