@@ -171,3 +171,13 @@ pub const LOOPBACK_SLOTS: u32 = 4;
 /// Listener slots for one port and family of a pod. Through one listener the kernel finds the whole reuse_port group.
 /// The other slots keep inbound connections working when some listeners of the group close.
 pub const LISTENER_SLOTS: u32 = 32;
+
+/// Slots that listeners of a place have, [`ON_LOOPBACK`](crate::conn::ON_LOOPBACK) or 0.
+#[inline(always)]
+#[must_use]
+pub const fn listener_slots(place: u16) -> u32 {
+    match place {
+        0 => LISTENER_SLOTS,
+        _ => LOOPBACK_SLOTS,
+    }
+}

@@ -195,13 +195,14 @@ impl Route {
         self.kind == RouteKind::Local as u32
     }
 
-    /// Whether the kernel passes over the route for a socket that is bound to an interface, 0 for none, and a rule would go
-    /// by the route: it is of another interface (`fib_table_lookup`, `rt6_device_match`). What leaves by lo stays in the pod.
+    /// Whether the kernel passes over the route for a socket that is bound to an interface, 0 for none: it is of another
+    /// interface (`fib_table_lookup`, `rt6_device_match`). What leaves by lo stays in the pod.
     #[inline(always)]
     #[must_use]
     pub const fn is_passed_over(&self, device: u32) -> bool {
         let is_bound = device != 0 && device != LOOPBACK_IFINDEX;
-        is_bound && device != self.ifindex && (self.is_local() || self.flags != 0)
+        let is_by_device = self.is_local() || self.is_unicast() || self.flags != 0;
+        is_bound && device != self.ifindex && is_by_device
     }
 
     /// The errno of connect if the route is unusable (`fib_props` in net/ipv4/fib_semantics.c,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, nothing_remains},
-    protocol::{APP, Dial, Listen, PROXY, ROOT},
+    protocol::{APP, Connected, Dial, Listen, PROXY, ROOT},
     wait::eventually,
 };
 use nix::sys::signal::Signal;
@@ -66,6 +66,14 @@ fn outbound_arrives(fixture: &PodFixture) -> Result<()> {
             "{made:?}"
         );
     }
+    // There is no target that only this connection has.
+    let to = at(VIP[1], 80);
+    let mut from_loopback = Dial::new(&APP, to);
+    from_loopback.source = Some(at("::1", 0));
+    let made = fixture.client.dial(from_loopback)?;
+    let is_sidecars =
+        |it: &Connected| it.accepted_by == 15001 && original(&it.server, to) == Ok(to);
+    ensure!(made.as_ref().is_ok_and(is_sidecars), "{made:?}");
     for own in POD {
         let made = fixture.client.connect(&PROXY, at(own, 80))?;
         ensure!(made.accepted_by == 15006, "{made:?}");

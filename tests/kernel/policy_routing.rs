@@ -2,9 +2,11 @@
 
 use anyhow::{Result, ensure};
 use lab::{
+    network::set_sysctl,
     protocol::{APP, Connected, Dial, PROXY, ROOT},
     sidecar,
 };
+use nix::sys::signal::Signal;
 
 use crate::{
     facilities::refusal,
@@ -98,6 +100,75 @@ fn a_rule_by_source_leads_to_the_excluded_interface() -> Result<()> {
         let made = fixture.client.dial(dial(Some(SECOND[0]), 0))?;
         Ok(made.is_ok_and(|made| made.accepted_by == 80))
     })?;
+    Ok(())
+}
+
+kernel_test!(a_socket_bound_to_the_excluded_interface, needs INGRESS_INTERFACE);
+/// As with Multus: what is bound to the second interface leaves by it, and the rules go by that.
+fn a_socket_bound_to_the_excluded_interface() -> Result<()> {
+    let (fixture, _sidecar) = fixture()?;
+    for (family, gateway) in gateways() {
+        fixture.pod.ip(&format!(
+            "{family}route add default via {gateway} dev eth1 metric 5000"
+        ))?;
+    }
+    // Answers to the second interface's addresses come by it.
+    let outside = fixture.lab.outside();
+    outside.ip("route del 10.78.0.2/32")?;
+    outside.ip("-6 route del fd78::2/128 metric 1")?;
+    for which in ["all", "eth1"] {
+        let setting = format!("net/ipv4/conf/{which}/rp_filter");
+        set_sysctl(&fixture.pod.netns, &setting, "2")?;
+    }
+    fixture.enroll(&[EXCLUDED])?;
+    for family in [0, 1] {
+        for creator in [APP, ROOT] {
+            let mut bound = dial(None, family);
+            bound.creator = creator.clone();
+            bound.device = Some("eth1".to_owned());
+            is_direct(&fixture.client.dial(bound)?, SECOND[family])?;
+        }
+        let to = at(VIP[family], 80);
+        let other = fixture.client.dial(dial(None, family))?;
+        check(&other, Arrives::Sidecar(15001), POD[family], to)?;
+    }
+    Ok(())
+}
+
+kernel_test!(an_address_that_no_agent_has_followed, needs INGRESS_INTERFACE);
+fn an_address_that_no_agent_has_followed() -> Result<()> {
+    const NEW: [&str; 2] = ["10.77.0.50", "fd77::50"];
+    let (mut fixture, _sidecar) = fixture()?;
+    fixture.enroll(&[])?;
+    fixture.agent.end(Signal::SIGTERM)?;
+    for (family, (option, _)) in gateways().into_iter().enumerate() {
+        let own = NEW[family];
+        let length = [32, 128][family];
+        fixture.pod.ip(&format!(
+            "{option}addr add {own}/{length} dev eth0 {}",
+            ["", "nodad"][family]
+        ))?;
+        let to = at(VIP[family], 80);
+        let made = fixture.client.dial(dial(Some(own), family))?;
+        check(&made, Arrives::Sidecar(15001), own, to)?;
+    }
+    Ok(())
+}
+
+kernel_test!(routes_after_a_wide_one_are_read);
+/// A route with so many hops that it does not fit into an answer of the usual size.
+fn routes_after_a_wide_one_are_read() -> Result<()> {
+    let (fixture, _sidecar) = fixture()?;
+    let hops = " nexthop dev eth0".repeat(480);
+    fixture
+        .pod
+        .ip(&format!("route add 198.51.100.0/24{hops}"))?;
+    fixture.pod.ip("route add unreachable 203.0.113.0/24")?;
+    fixture.enroll(&[])?;
+    let made = fixture
+        .client
+        .dial(Dial::new(&APP, at("203.0.113.1", 80)))?;
+    ensure!(made == Err(refusal(libc::EHOSTUNREACH)), "{made:?}");
     Ok(())
 }
 

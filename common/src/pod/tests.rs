@@ -212,8 +212,12 @@ fn a_route_is_passed_over_for_another_interface() {
         (route(RouteKind::Local, 0, 7), false),
         (route(RouteKind::Unicast, excluded, 2), true),
         (route(RouteKind::Unicast, excluded, 7), false),
-        // Redirected in any case.
-        (route(RouteKind::Unicast, 0, 2), false),
+        // The rules may leave alone what leaves by the interface that the socket is bound to.
+        (route(RouteKind::Unicast, 0, 2), true),
+        (route(RouteKind::Unicast, 0, 7), false),
+        // No interface makes these usable.
+        (route(RouteKind::Unreachable, 0, 0), false),
+        (route(RouteKind::None, 0, 0), false),
     ] {
         assert_eq!(route.is_passed_over(7), passed_over, "{route:?}");
         for none in [0, LOOPBACK_IFINDEX] {

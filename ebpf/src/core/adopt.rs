@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use sidetrack_common::{
     addr::Family,
     conn::{Adopted, ListenerKey, Purpose, WantedListener},
-    names::LISTENER_SLOTS,
+    names::listener_slots,
 };
 
 use crate::maps;
@@ -45,7 +45,7 @@ pub fn st_adopt(ctx: *mut c_void) -> i32 {
 /// Stores the socket in the first free slot; whether it has one or does not need one.
 #[inline(always)]
 fn add(sk: *mut c_void, wanted: &WantedListener, family: Family) -> bool {
-    for slot in 0..LISTENER_SLOTS {
+    for slot in 0..listener_slots(wanted.on_loopback as u16) {
         let key = ListenerKey {
             netns: wanted.netns,
             family: family as u16 | wanted.on_loopback as u16,

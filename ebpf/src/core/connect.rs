@@ -8,7 +8,7 @@ use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow, MPTCP_CHARGE, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
-    names::LOOPBACK_INBOUND,
+    names::{LOOPBACK_INBOUND, MPTCP_OUTBOUND},
     pod::POD_DNS,
     policy::Row,
     rule::Rule,
@@ -219,7 +219,11 @@ fn redirect<const V6: bool>(
     if !maps::handshakes_have_room(netns) {
         return Err(Rule::HandshakesFull);
     }
-    let target = if has_targets && is_outbound {
+    // Only sk_lookup leads a shared target of IPv6 to a listener, and it can assign none of MPTCP.
+    let needs_listener = V6 && dialed.family() == Family::V6;
+    let is_shared =
+        has_targets && is_outbound && !(needs_listener && maps::sidecar_has(netns, MPTCP_OUTBOUND));
+    let target = if is_shared {
         Target::shared(
             (dialed, conn.port),
             port,

@@ -114,5 +114,5 @@ fn untouched(opt: &SockOpt<'_>, pod: Enrolled, way: Way) -> Option<(Addr, u16)> 
         Way::Hop => !matches!(opt.state(), BPF_TCP_CLOSE | BPF_TCP_LISTEN),
     };
     let (addr, port) = opt.remote();
-    (is_late && opt.is_tcp() && pod.captures(addr.family())).then_some((addr, port))
+    (is_late && opt.is_stream() && pod.captures(addr.family())).then_some((addr, port))
 }

@@ -253,11 +253,6 @@ impl InboundPacket<'_> {
             assigned.map_err(|()| Rule::LocalSource)?;
             return Ok(Decision::untouched(Rule::LocalSource));
         }
-        // The sidecar calls the app from the client's address. Only the pod itself sends by lo, and the kernel takes
-        // that for the ingress interface of sockets that are bound to it alone.
-        if policy.is_transparent() && self.lookup.iface() == Some(LOOPBACK_IFINDEX) {
-            return Ok(Decision::untouched(Rule::LocalSource));
-        }
         if port == policy.outbound_port && is_target(destination) {
             let is_shared = self.pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
             if is_shared && self.is_unknown() {
@@ -268,6 +263,12 @@ impl InboundPacket<'_> {
                 let _ = self.assign_on_loopback(port);
                 return Ok(Decision::untouched(Rule::LocalSource));
             }
+        }
+        // Only the pod itself sends by lo, also from an address that the agent does not know yet; in mode TPROXY the sidecar
+        // calls the app from the client's. The kernel takes lo for the ingress interface of sockets that are bound to it
+        // alone.
+        if self.lookup.iface() == Some(LOOPBACK_IFINDEX) {
+            return Ok(Decision::untouched(Rule::LocalSource));
         }
         let syn = Inbound {
             source,

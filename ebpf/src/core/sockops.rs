@@ -25,7 +25,7 @@ use sidetrack_common::{
     },
     decide::{self, ECONNREFUSED, Outbound, Tables as _, Verdict},
     event::EventKind,
-    names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
+    names::{LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND, listener_slots},
     pod,
     rule::Rule,
     target::{Target, is_dedicated},
@@ -421,7 +421,7 @@ fn listening(ops: &SockOps<'_>) {
 /// Stores the listener in the first free slot. Answers `false` if the map takes no socket of its kind: those of MPTCP.
 #[inline(always)]
 fn add(ops: &SockOps<'_>, key: &mut ListenerKey) -> bool {
-    for slot in 0..LISTENER_SLOTS {
+    for slot in 0..listener_slots(key.family & ON_LOOPBACK) {
         key.slot = slot;
         match maps::add_listener(ops.inner.ops, key) {
             Ok(()) => return true,

@@ -6,8 +6,8 @@ use aya_ebpf::{bindings::bpf_sock, programs::SockoptContext};
 use sidetrack_common::addr::{Addr, Family};
 
 use super::{
-    AF_INET, AF_INET6, IPPROTO_TCP, addr_field, field, netns, number, offsets, set_field,
-    sock_map::OFFSET_SOCK_MAX_ACK_BACKLOG,
+    AF_INET, AF_INET6, IPPROTO_MPTCP, IPPROTO_TCP, addr_field, field, netns, number, offsets,
+    set_field, sock_map::OFFSET_SOCK_MAX_ACK_BACKLOG,
 };
 
 /// Level of IPv4's options.
@@ -74,6 +74,12 @@ impl SockOpt<'_> {
     pub fn is_tcp(&self) -> bool {
         let sk = self.sk();
         field!(sk, protocol) == IPPROTO_TCP && matches!(field!(sk, family), AF_INET | AF_INET6)
+    }
+
+    /// Whether this is a TCP socket, or one of MPTCP, which passes its options on to its subflows.
+    #[inline(always)]
+    pub fn is_stream(&self) -> bool {
+        self.is_tcp() || field!(self.sk(), protocol) == IPPROTO_MPTCP
     }
 
     /// Cookie of the socket's network namespace.

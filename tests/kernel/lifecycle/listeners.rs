@@ -1,10 +1,13 @@
 //! The sidecar's listeners come and go.
 
+use std::time::Duration;
+
 use anyhow::{Result, anyhow, ensure};
 use lab::{
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 
 use crate::{
@@ -73,6 +76,28 @@ fn listener_groups_shrink() -> Result<()> {
     // A closed worker's connections go to the others.
     for _ in 0..10 {
         ensure!(inbound()? == 15006);
+    }
+    Ok(())
+}
+
+kernel_test!(listener_groups_on_loopback_shrink);
+/// More listeners than there are slots: the others are found when those go.
+fn listener_groups_on_loopback_shrink() -> Result<()> {
+    const WORKERS: usize = 6;
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let sidecar = fixture.pod.actor()?;
+    let mut listen = group(15001, WORKERS);
+    listen.address = at("127.0.0.1", 15001);
+    let id = sidecar.listen_group(listen)?;
+    for worker in 0..WORKERS - 1 {
+        sidecar.close(id, worker)?;
+        // The agent looks for listeners of a pod that has none after some seconds.
+        eventually(Duration::from_secs(20), || {
+            let made = fixture.dial(at(VIP, 80))?;
+            ensure!(made.is_ok_and(|made| made.accepted_by == 15001));
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -168,11 +168,19 @@ of_family = {
     socket.AF_INET6: [(41, 57, route6), (41, 5, route6), (41, 6, header)],
 }
 for to in sys.argv[3:]:
+    to, _, protocol = to.partition('/')
     family = socket.AF_INET6 if ':' in to else socket.AF_INET
-    client = socket.create_connection((to, 80), 5)
+    options = every + of_family[family]
+    if protocol:
+        # The one that MPTCP passes on to its subflows.
+        options = [(41, 6, header)]
+    client = socket.socket(family, socket.SOCK_STREAM, int(protocol or 0))
+    client.settimeout(5)
+    client.connect((to, 80))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    client.setsockopt(socket.SOL_SOCKET, 25, b'')
-    for level, name, value in every + of_family[family]:
+    if not protocol:
+        client.setsockopt(socket.SOL_SOCKET, 25, b'')
+    for level, name, value in options:
         try:
             client.setsockopt(level, name, value)
             print(to, level, name, 'set')
@@ -222,6 +230,11 @@ fn options_after_connect() -> Result<()> {
         let (refused, others): (Vec<_>, Vec<_>) = of_hop.partition(refused);
         ensure!(!refused.is_empty() && others.is_empty(), "{said}");
         ensure!(said.contains(&format!("{own} sends")), "{said}");
+    }
+    if std::fs::exists("/proc/sys/net/mptcp/enabled")? {
+        let own = POD[1];
+        let said = run(&[&format!("{own}/262")])?;
+        ensure!(said == format!("{own} 41 6 1\n{own} sends\n"), "{said}");
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use sidetrack_common::{
     addr::Family,
     conn::{ListenerKey, ON_LOOPBACK, WantedListener},
-    names::{self, LISTENER_SLOTS},
+    names::{self, LISTENER_SLOTS, listener_slots},
     pod::RouteKey,
     target::is_dedicated,
 };
@@ -274,7 +274,7 @@ impl Shared {
     /// whole group.
     fn is_missing(&self, netns: u64, family: Family, socket: &Listening) -> Result<bool> {
         let mut has_room = false;
-        for slot in 0..LISTENER_SLOTS {
+        for slot in 0..listener_slots(socket.place()) {
             let key = ListenerKey {
                 netns,
                 family: family as u16 | socket.place(),
