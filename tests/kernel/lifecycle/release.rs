@@ -2,20 +2,21 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    thread,
+    thread::{self, sleep},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
-    agent::{NOT_OF_PODS, is},
+    agent::{Agent, NOT_OF_PODS, is},
     network::{Manifest, PodNet, manifest},
     product::{LABEL, PINNED},
     protocol::{APP, Dial, Listen, PROXY, ROOT},
     sidecar,
     wait::eventually,
 };
+use nix::sys::signal::Signal;
 use sidetrack_common::{count::RuleCounts, names};
 
 use crate::fixture::{POD, PodFixture, VIP, at, nothing_remains};
@@ -225,6 +226,38 @@ fn accepted_connections_have_their_destination_while_the_pod_leaves() -> Result<
     }
     // Then nothing of it remains.
     places.wait_rows(names::DESTINATIONS_BY_POD, 0)
+}
+
+kernel_test!(a_pod_that_is_opted_out_while_no_agent_runs);
+/// Its open connections stay what they are, and nothing stays in its namespace.
+fn a_pod_that_is_opted_out_while_no_agent_runs() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    let before = fixture.pod.ip("addr show dev lo")?;
+    let enrolled = manifest("app", &fixture.pod, &[]);
+    fixture.lab.enroll_manifest("app", &enrolled)?;
+    for address in VIP {
+        let held = fixture.client.hold(Dial::new(&APP, at(address, 80)))?;
+        let held = held.map_err(|errno| anyhow!("errno {errno}"))?;
+        ensure!(held.accepted_by == 15001, "{held:?}");
+    }
+    fixture.agent.end(Signal::SIGTERM)?;
+    let out = enrolled.labeled(LABEL, "disabled");
+    fixture.lab.write_manifest("app", &out)?;
+    fixture.agent = Agent::start(&fixture.agent.places)?;
+    let places = &fixture.agent.places;
+    places.wait_rows(names::POD_BY_NETNS, 0)?;
+    // Rows that no namespace was known for went after two seconds.
+    sleep(Duration::from_secs(4));
+    for (names, address) in fixture.client.reread_names()?.into_iter().zip(VIP) {
+        let names = names.map_err(|errno| anyhow!("errno {errno}"))?;
+        ensure!(names.client.peer == at(address, 80), "{names:?}");
+    }
+    fixture.client = fixture.pod.actor()?;
+    places.wait_rows(names::DESTINATIONS_BY_POD, 0)?;
+    let after = fixture.pod.ip("addr show dev lo")?;
+    ensure!(after == before, "{after}");
+    Ok(())
 }
 
 kernel_test!(connections_whose_last_packets_are_lost_keep_nothing);

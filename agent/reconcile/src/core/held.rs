@@ -1,7 +1,7 @@
 //! Network namespaces whose rows no listed pod has: what an earlier agent wrote, pods that departed while their processes
 //! run, removals that have failed. A namespace is here once. It leaves when a pod is enrolled there or its rows are removed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Instant};
 
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
@@ -9,7 +9,8 @@ use tracing::{info, warn};
 
 use super::Core;
 use crate::{
-    node::{EarlierRows, Enrollment, Node, Processes as _},
+    node::{EarlierRows, Enrollment, Found, Node, Processes as _},
+    plan::Step,
     state::{Record, State},
 };
 
@@ -144,8 +145,8 @@ impl<N: Node> Core<N> {
             match self.node.refresh_program(cookie) {
                 Ok(true) => {}
                 Ok(false) if is_pod => detached.push((cookie, inode)),
-                Ok(false) => self.forget_earlier(cookie).await,
-                Err(_) if !is_pod => self.forget_earlier(cookie).await,
+                Ok(false) => self.forget_earlier(cookie, None).await,
+                Err(_) if !is_pod => self.forget_earlier(cookie, None).await,
                 // The program that is attached stays.
                 Err(problem) => warn!(%cookie, "keep the pod's earlier program: {problem}"),
             }
@@ -154,7 +155,7 @@ impl<N: Node> Core<N> {
             let processes = self.processes();
             detached.retain(|(_, inode)| !processes.any_in(*inode));
             for (cookie, _) in detached {
-                self.forget_earlier(cookie).await;
+                self.forget_earlier(cookie, None).await;
             }
         }
         let pods = self.held.earlier().filter(|it| it.pod.is_some()).count();
@@ -163,16 +164,26 @@ impl<N: Node> Core<N> {
         }
     }
 
-    /// Removes what remains of a pod of an earlier agent: its namespace is gone, or it is not to be kept.
-    pub(super) async fn forget_earlier(&mut self, cookie: NetnsCookie) {
-        let Some(Held::Earlier(earlier)) = self.held.take(cookie) else {
+    /// Removes what remains of a pod of an earlier agent: its namespace is gone, or it is not to be kept, and some of these
+    /// processes may run there.
+    pub(super) async fn forget_earlier(
+        &mut self,
+        cookie: NetnsCookie,
+        processes: Option<&N::Processes>,
+    ) {
+        let Some(Held::Earlier(mut earlier)) = self.held.take(cookie) else {
             return;
+        };
+        let path = processes.and_then(|it| it.path_of(earlier.inode));
+        let link = match path {
+            Some(path) => self.open_earlier(&mut earlier, path).await,
+            None => None,
         };
         let is_listed = self.record_of(&earlier).is_some();
         let name = earlier.pod.as_ref().map(ToString::to_string);
         info!(pod = name, %cookie, "remove what remains of the pod of an earlier agent");
         let removal = Removal::new(earlier.rows, None, self.node.now());
-        self.remove_rows(cookie, removal, None).await;
+        self.remove_rows(cookie, removal, link).await;
         let record = earlier.pod.and_then(|name| self.pods.get_mut(&name));
         if let Some(record) = record.filter(|_| is_listed)
             && let State::OfEarlierAgent { reason, .. } = &mut record.state
@@ -183,13 +194,42 @@ impl<N: Node> Core<N> {
         }
     }
 
+    /// A connection into the namespace of an earlier agent's pod. Without one its open connections lose the names of their
+    /// destinations, and what was added to the namespace stays.
+    async fn open_earlier(
+        &mut self,
+        earlier: &mut EarlierRows<N::Rows>,
+        path: PathBuf,
+    ) -> Option<N::Link> {
+        let found = Found {
+            path,
+            inode: Some(earlier.inode),
+            doubt: None,
+        };
+        let opened = self.node.open(&found).await.ok()?;
+        if opened.cookie != earlier.cookie {
+            return None;
+        }
+        let (mut link, rows) = (opened.link, &mut earlier.rows);
+        let step = Step::ReadNamespace;
+        let read = self.node.step(earlier.cookie, rows, Some(&mut link), &step);
+        if let Err(problem) = read.await {
+            warn!(cookie = %earlier.cookie, "some of what was added to a namespace may stay there: {problem}");
+        }
+        Some(link)
+    }
+
     /// Removes the rows of earlier agents, except what is to be kept.
     pub(super) async fn drop_earlier(&mut self, keep: impl Fn(&EarlierRows<N::Rows>) -> bool) {
         let gone = self.held.earlier();
         let gone = gone.filter(|it| it.pod.is_none() || !keep(it));
         let gone: Vec<NetnsCookie> = gone.map(|it| it.cookie).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let processes = self.processes();
         for cookie in gone {
-            self.forget_earlier(cookie).await;
+            self.forget_earlier(cookie, Some(&processes)).await;
         }
     }
 

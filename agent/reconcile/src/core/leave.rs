@@ -162,7 +162,8 @@ impl<N: Node> Core<N> {
             }
         }
         for cookie in gone {
-            self.forget_earlier(cookie).await;
+            let processes = processes.get_or_insert_with(|| self.processes());
+            self.forget_earlier(cookie, Some(processes)).await;
         }
     }
 

@@ -121,7 +121,7 @@ impl<N: Node> Core<N> {
     async fn try_repair(&mut self, repair: &Repair) -> Result<bool, NodeError> {
         let cookie = match repair {
             Repair::ForgetEarlier(cookie) => {
-                self.forget_earlier(*cookie).await;
+                self.forget_earlier(*cookie, None).await;
                 return Ok(false);
             }
             Repair::WriteRows(cookie, _) => Some(*cookie),
