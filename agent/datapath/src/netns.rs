@@ -219,8 +219,9 @@ fn namespace_at(path: &Path) -> Result<File, NetnsError> {
     let opened = if of_kernel(path).is_some() {
         job.run()
     } else {
-        let directory = path.parent().unwrap_or(path);
-        foreign_files::wait(&directory.to_string_lossy(), &job, TIMEOUT)
+        // Who writes manifests may name any number of directories of a disk that hangs.
+        let top: PathBuf = path.components().take(2).collect();
+        foreign_files::wait(&top.to_string_lossy(), &job, TIMEOUT)
     };
     let path = path.to_owned();
     match opened {

@@ -44,6 +44,12 @@ fn paths_that_hang_stop_nothing_else() -> Result<()> {
     lab.places().wait_enrolled("test/moved")?;
 
     lab.write_manifest("a-first", &at(&dir.join("netns"), "a-first", &moved))?;
+    // More directories than there may be calls that hang.
+    for number in 0..70 {
+        let name = format!("a-{number}");
+        let path = dir.join(number.to_string()).join("netns");
+        lab.write_manifest(&name, &at(&path, &name, &moved))?;
+    }
     symlink(
         dir.join("manifest.yaml"),
         lab.places().pods.join("b-linked.yaml"),
