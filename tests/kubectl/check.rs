@@ -53,6 +53,20 @@ fn a_cluster_that_is_ready() -> Result<()> {
     Ok(())
 }
 
+/// More than the API server is asked for at once.
+#[test]
+fn a_cluster_with_many_pods() -> Result<()> {
+    const PODS: usize = 1001;
+    let cluster = with_istio(true)?;
+    cluster.api.apply(namespace("shop", Some("enabled")))?;
+    for number in 0..PODS {
+        cluster.pod("shop", &format!("web-{number}"), Some("node-1"))?;
+    }
+    let report = cluster.run(&["check", "-o", "json"])?.json()?;
+    ensure!(report["namespaces"][0]["sidecars"] == PODS, "{report}");
+    Ok(())
+}
+
 #[test]
 fn a_pod_is_evaluated_by_the_kernel_of_its_node() -> Result<()> {
     let cluster = with_istio(true)?;

@@ -7,10 +7,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use k8s_openapi::api::{
-    apps::v1::DaemonSet,
-    core::v1::{Namespace, Node, Pod},
-    node::v1::RuntimeClass,
+use k8s_openapi::{
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Namespace, Node, Pod},
+        node::v1::RuntimeClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ListMeta,
 };
 use kube::{
     Api, Client, Config, Resource, ResourceExt as _,
@@ -156,7 +159,7 @@ impl Cluster {
         self.pods_in(namespace, parameters).await
     }
 
-    /// The pods of a namespace, or of all.
+    /// The pods of a namespace, or of all, in parts: a large cluster has gigabytes of them.
     pub async fn pods_in(
         &self,
         namespace: Option<&str>,
@@ -164,13 +167,22 @@ impl Cluster {
     ) -> Result<Vec<PodFacts>> {
         #[derive(Deserialize)]
         struct Pods {
+            metadata: ListMeta,
             items: Vec<PodFacts>,
         }
-        let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters);
-        let request = request.context("list pods")?;
-        let listed = answer(self.client.request(request)).await;
-        let Pods { items } = listed.context("list pods")?;
-        Ok(items)
+        let mut parameters = parameters.limit(500);
+        let mut all = Vec::new();
+        loop {
+            let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters);
+            let request = request.context("list pods")?;
+            let listed = answer(self.client.request(request)).await;
+            let Pods { metadata, items } = listed.context("list pods")?;
+            all.extend(items);
+            parameters.continue_token = metadata.continue_.filter(|next| !next.is_empty());
+            if parameters.continue_token.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// Which pods were asked for, and where they are.
