@@ -62,7 +62,7 @@ pub(super) fn send(
         .map_err(|error| no_answer(config, &error))
 }
 
-/// Kubelet shows it at the pod, so it names no flag of the plugin.
+/// Kubelet shows it at the pod.
 fn no_answer(config: &Config<'_>, error: &anyhow::Error) -> Error {
     let message = match error.downcast_ref() {
         Some(NoAnswer::Absent { socket, cause }) => {
@@ -82,8 +82,9 @@ fn no_answer(config: &Config<'_>, error: &anyhow::Error) -> Error {
         )
     });
     Error::later(message).detailed(format!(
-        "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node.{} Where sidetrack was uninstalled while the node was away, run `sidetrack-cni cleanup` on it (in the directory of the CNI plugins)",
-        gate.unwrap_or_default()
+        "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node.{} Where sidetrack was uninstalled while the node was away, run `{}` on it (in the directory of the CNI plugins)",
+        gate.unwrap_or_default(),
+        config.cleanup()
     ))
 }
 

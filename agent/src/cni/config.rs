@@ -76,6 +76,16 @@ pub struct Config<'a> {
 }
 
 impl<'a> Config<'a> {
+    /// The command that removes from a node what an agent has left there.
+    pub fn cleanup(&self) -> String {
+        let mut command = format!("sidetrack-cni cleanup --socket {}", self.socket.display());
+        let kubeconfig = self.install.as_ref().map(|install| &install.kubeconfig);
+        if let Some(conf_dir) = kubeconfig.and_then(|file| file.parent()) {
+            command += &format!(" --cni-conf-dir {}", conf_dir.display());
+        }
+        command
+    }
+
     /// Parses and validates stdin.
     pub fn parse(stdin: &'a [u8]) -> Result<Self, Error> {
         let raw: Raw<'a> = serde_json::from_slice(stdin).map_err(|error| {

@@ -113,7 +113,8 @@ fn unless_open(
             }
             Ok(Presence::Gone(how)) if observation.is_some() => {
                 eprintln!(
-                    "sidetrack: pod {name} starts without interception: no agent answers on this node, and {how}. The plugin's entry stays, and so do hooks of an agent that could not clean up: run `sidetrack-cni cleanup` on this node (in the directory of the CNI plugins)"
+                    "sidetrack: pod {name} starts without interception: no agent answers on this node, and {how}. The plugin's entry stays, and so do hooks of an agent that could not clean up: run `{}` on this node (in the directory of the CNI plugins)",
+                    config.cleanup()
                 );
                 return Ok(());
             }

@@ -12,14 +12,15 @@ fn said(more: &str) -> String {
 }
 
 #[test]
-fn the_gate_is_named_and_no_flag_of_the_plugin() {
+fn the_gate_and_the_command_are_named() {
     let text =
         said(r#", "daemonset": "mesh/tracker", "kubeconfig": "/etc/k", "nodeName": "node-1""#);
     assert!(
         text.contains("no agent answers on /nowhere/s.sock"),
         "{text}"
     );
-    assert!(!text.contains("--socket"), "{text}");
+    let cleanup = "`sidetrack-cni cleanup --socket /nowhere/s.sock --cni-conf-dir /etc`";
+    assert!(text.contains(cleanup), "{text}");
     let gate =
         "kubectl -n mesh annotate --overwrite daemonset tracker sidetrack.dev/open-gate=node-1";
     assert!(text.contains(gate), "{text}");
