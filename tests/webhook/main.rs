@@ -178,6 +178,32 @@ async fn a_pair_that_cannot_be_used_changes_nothing() -> Result<()> {
     served(&client, &one).await
 }
 
+/// Kubelet's probes do not verify it, so that only the webhook itself can say so.
+#[tokio::test]
+async fn with_an_expired_certificate_it_is_not_ready() -> Result<()> {
+    let (authority, mut mount, mut server, client) = start(&[]).await?;
+    let mut connection = client.connect().await?;
+    let mut ready = async || -> Result<(u16, String)> {
+        let request = Request::get("/readyz").header("host", "webhook");
+        let answer = connection.send(request.body(Body::empty())?).await?;
+        let text = String::from_utf8(answer.body.to_vec())?;
+        Ok((answer.status.as_u16(), text))
+    };
+    assert_eq!(ready().await?, (200, "ok\n".to_owned()));
+    mount.swap(&authority.pair_until(2001)?)?;
+    server.wait_logged("tls.crt has expired").await?;
+    let (status, text) = ready().await?;
+    assert!(status == 503 && text.contains("has expired"), "{text}");
+    mount.swap(&authority.pair()?)?;
+    let again = async {
+        while ready().await?.0 != 200 {
+            sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(WAIT_TIMEOUT, again).await?
+}
+
 const MIB: usize = 1 << 20;
 
 /// A body of so many MiB, one after the other.

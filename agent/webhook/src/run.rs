@@ -59,6 +59,7 @@ pub(crate) async fn run(options: Options, mut settings: MeshSettings) -> Result<
             if let Some(certificate) = certificates.changed().await {
                 certificate_sender.send_replace(certificate);
             }
+            shared.set_invalid(certificates.invalid());
         }
     };
     tokio::select! {

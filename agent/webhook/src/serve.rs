@@ -28,6 +28,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -39,7 +40,7 @@ use tokio_rustls::{
     rustls::{ServerConfig, server::Acceptor},
     server::TlsStream,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{body, readers::Readers};
 use sidetrack_base::http::{self, Limits, listen, places::Place, turns::Turns};
@@ -72,6 +73,8 @@ pub struct Shared {
     gate_image: Arc<str>,
     readers: Readers,
     ending: AtomicBool,
+    /// Why the API server cannot call.
+    invalid: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -83,7 +86,16 @@ impl Shared {
             gate_image: gate_image.into(),
             readers: Readers::default(),
             ending: AtomicBool::new(false),
+            invalid: Mutex::default(),
         })
+    }
+
+    /// As long as the certificate is invalid, `/readyz` fails: the API server's handshakes do, and nothing else shows that.
+    pub fn set_invalid(&self, invalid: Option<String>) {
+        let before = std::mem::replace(&mut *self.invalid.lock(), invalid.clone());
+        if let Some(problem) = invalid.filter(|it| before.as_ref() != Some(it)) {
+            error!("the API server accepts no connection: {problem}");
+        }
     }
 
     /// From now on `/readyz` fails, and every answer closes its connection, so that the client
@@ -187,6 +199,9 @@ async fn bounded(State(shared): State<Arc<Shared>>, request: Request, next: Next
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     if shared.is_ending() {
         return failure(StatusCode::SERVICE_UNAVAILABLE, "ending");
+    }
+    if let Some(problem) = &*shared.invalid.lock() {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, problem);
     }
     "ok\n".into_response()
 }

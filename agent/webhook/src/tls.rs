@@ -8,9 +8,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use tokio_rustls::rustls::{
-    ServerConfig,
+    CertificateError, Error, RootCertStore, ServerConfig,
+    client::verify_server_cert_signed_by_trust_anchor,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _},
+    server::ParsedCertificate,
 };
 
 use sidetrack_policy::manifest::read_text;
@@ -24,6 +26,8 @@ pub struct Certificates {
     cert: PathBuf,
     key: PathBuf,
     seen: Option<Files>,
+    /// The webhook's own certificate, as it is in use.
+    used: Option<CertificateDer<'static>>,
 }
 
 /// What the files say, or why one cannot be read.
@@ -37,6 +41,7 @@ impl Certificates {
             cert: cert.to_owned(),
             key: key.to_owned(),
             seen: None,
+            used: None,
         }
     }
 
@@ -77,6 +82,32 @@ impl Certificates {
         }
     }
 
+    /// Why the API server does not accept the certificate in use: it has expired, or is not valid yet.
+    #[must_use]
+    pub fn invalid(&self) -> Option<String> {
+        let parsed = ParsedCertificate::try_from(self.used.as_ref()?).ok()?;
+        // Nothing is trusted: what else is wrong is looked at after the dates.
+        let result = verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &RootCertStore::empty(),
+            &[],
+            UnixTime::now(),
+            ring::default_provider()
+                .signature_verification_algorithms
+                .all,
+        );
+        use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+        let Err(Error::InvalidCertificate(error)) = result else {
+            return None;
+        };
+        let why = match error {
+            Expired | ExpiredContext { .. } => "has expired",
+            NotValidYet | NotValidYetContext { .. } => "is not valid yet",
+            _ => return None,
+        };
+        Some(format!("the certificate in {} {why}", self.cert.display()))
+    }
+
     fn files(&self) -> Files {
         let read = |path: &Path| {
             let text = read_text(path);
@@ -85,7 +116,7 @@ impl Certificates {
         Ok((read(&self.cert)?, read(&self.key)?))
     }
 
-    fn config(&self, files: &Files) -> Result<Arc<ServerConfig>> {
+    fn config(&mut self, files: &Files) -> Result<Arc<ServerConfig>> {
         let (cert, key) = files
             .as_ref()
             .map_err(|error| anyhow::Error::msg(error.clone()))?;
@@ -96,6 +127,7 @@ impl Certificates {
         if chain.is_empty() {
             bail!("{cert_path}: there is no certificate in it; write PEM");
         }
+        let own = chain.first().cloned();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
             .with_context(|| format!("{key_path}: not a private key in PEM"))?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -106,6 +138,7 @@ impl Certificates {
             .with_single_cert(chain, key)
             .with_context(|| format!("use {cert_path} with {key_path}"))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        self.used = own;
         Ok(Arc::new(config))
     }
 }

@@ -43,8 +43,14 @@ impl Authority {
 
     /// A new certificate for the webhook.
     pub fn pair(&self) -> Result<Pair> {
+        self.pair_until(4096)
+    }
+
+    /// One that is valid until the end of a year.
+    pub fn pair_until(&self, year: i32) -> Result<Pair> {
         let key = KeyPair::generate()?;
-        let params = CertificateParams::new([NAME.to_owned()])?;
+        let mut params = CertificateParams::new([NAME.to_owned()])?;
+        params.not_after = rcgen::date_time_ymd(year, 12, 31);
         let cert = params.signed_by(&key, &self.issuer)?;
         Ok(Pair {
             cert: cert.pem(),
