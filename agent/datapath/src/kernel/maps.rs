@@ -94,7 +94,7 @@ maps! {
         full: "further pods with rules of policy routing are rejected" => "move pods to other nodes";
     /// Pods' interfaces that rules name.
     ifaces: Table<IfaceKey, IfaceRow> = IFACE_BY_POD,
-        full: "pods that name further interfaces are rejected" => "name fewer interfaces";
+        full: "the newest interfaces of pods count as not named" => "name fewer interfaces";
     /// Handshakes in flight.
     handshakes: Table<HandshakeKey, HandshakeRow> = HANDSHAKES,
         full: "connections that would be redirected are refused, but for a few of each pod"
