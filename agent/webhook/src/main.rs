@@ -11,47 +11,15 @@ mod run;
 mod serve;
 mod tls;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
-use clap::{Parser, builder::NonEmptyStringValueParser};
+use clap::Parser as _;
 use sidetrack_base::{
-    duration::duration,
-    log::{self, LogFormat},
-    mesh_flags::MeshFlags,
+    log,
     runtime::{block_on, exit_code},
 };
-use sidetrack_policy::select::Enroll;
 
-use self::run::run;
-
-/// Answer the API server: remove istio-init from pods that the agents enroll.
-#[derive(Debug, Parser)]
-#[command(name = "sidetrack-webhook", version = sidetrack_base::VERSION, max_term_width = 100)]
-struct Options {
-    /// Answer HTTPS here. Port 0 takes a free port and logs it
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:9443")]
-    listen: SocketAddr,
-    /// The certificate and its chain (PEM). Changes are followed
-    #[arg(long, value_name = "FILE")]
-    tls_cert: PathBuf,
-    /// The certificate's private key (PEM). Changes are followed
-    #[arg(long, value_name = "FILE")]
-    tls_key: PathBuf,
-    /// sidetrack's own image, for the container that replaces istio-init
-    #[arg(long, value_name = "IMAGE", value_parser = NonEmptyStringValueParser::new())]
-    gate_image: String,
-    /// Which sidecar pods the agents enroll
-    #[arg(long, value_enum, default_value = "labeled")]
-    enroll: Enroll,
-    #[command(flatten)]
-    mesh: MeshFlags,
-    /// How long to keep serving after SIGTERM: the API server may still send requests here
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
-    drain: Duration,
-    /// Form of the log on stderr
-    #[arg(long, value_enum, default_value = "text")]
-    log_format: LogFormat,
-}
+use self::run::{Options, run};
 
 fn main() -> ExitCode {
     let options = Options::parse();
