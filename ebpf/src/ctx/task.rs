@@ -16,6 +16,7 @@ use super::{
 offsets! {
     OFFSET_TASK_PID,
     OFFSET_TASK_TGID,
+    OFFSET_TASK_LEADER,
     OFFSET_TASK_START,
     OFFSET_TASK_THREAD_PID,
     OFFSET_TASK_NSPROXY,
@@ -72,12 +73,16 @@ impl Task {
         Some(Self { ctx, task })
     }
 
-    /// Whether it is the first thread of its process.
+    /// Whether it stands for its process: the first thread, or any once that has ended before the others.
     #[inline(always)]
     pub fn is_process(&self) -> bool {
         let pid: u32 = load(self.task, &OFFSET_TASK_PID);
         let tgid: u32 = load(self.task, &OFFSET_TASK_TGID);
-        pid == tgid
+        if pid == tgid {
+            return true;
+        }
+        let leader = follow(self.task, &OFFSET_TASK_LEADER);
+        !leader.is_null() && follow(leader, &OFFSET_TASK_NSPROXY).is_null()
     }
 
     /// Its namespaces; `None` once it has ended.
@@ -118,7 +123,7 @@ impl Task {
         let level: u32 = load(own, &OFFSET_PID_LEVEL);
         let depth: u32 = load(pid, &OFFSET_PID_LEVEL);
         if level == 0 {
-            return load(self.task, &OFFSET_TASK_TGID);
+            return load(self.task, &OFFSET_TASK_PID);
         }
         if level > depth {
             return 0;

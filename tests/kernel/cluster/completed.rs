@@ -1,9 +1,11 @@
 //! Pods that the API server calls completed while they still run, as kubelet does with evicted ones.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use lab::{actor::Actor, injected::injected, sidecar};
+use lab::{
+    actor::Actor, injected::injected, network::PodNet, protocol::APP, sidecar, wait::eventually,
+};
 use serde_json::json;
 
 use super::accepted_by;
@@ -11,6 +13,10 @@ use crate::fixture::{ClusterFixture, start_agent};
 
 /// Enrolls pod `shop/web`; its sidecar, which is its oldest process, and a client in it.
 fn enroll(node: &mut ClusterFixture) -> Result<(Actor, Actor)> {
+    enroll_pod(node).map(|(_, sidecar, client)| (sidecar, client))
+}
+
+fn enroll_pod(node: &mut ClusterFixture) -> Result<(PodNet, Actor, Actor)> {
     let uid = node.lab.uid(1);
     let pod = node.lab.pod("app", 2)?.under_kubelet(&node.lab, &uid)?;
     let sidecar = sidecar::start(&pod, &[80])?;
@@ -18,7 +24,7 @@ fn enroll(node: &mut ClusterFixture) -> Result<(Actor, Actor)> {
     node.api.apply(injected("web", &uid))?;
     node.label("Namespace", "shop", Some("enabled"))?;
     node.wait_enrollment("shop/web", true)?;
-    Ok((sidecar, client))
+    Ok((pod, sidecar, client))
 }
 
 kernel_test!(a_completed_pod_stays_until_its_last_process_ends);
@@ -51,6 +57,35 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(a_process_without_its_first_thread_runs);
+fn a_process_without_its_first_thread_runs() -> Result<()> {
+    const FIRST_THREAD_ENDS: &str = "
+import ctypes, platform, threading, time
+threading.Thread(target=lambda: time.sleep(60)).start()
+exit = {'x86_64': 60, 'aarch64': 93}[platform.machine()]
+ctypes.CDLL(None).syscall(exit, 0)";
+    let mut node = ClusterFixture::new()?;
+    let (pod, sidecar, client) = enroll_pod(&mut node)?;
+    let words = ["-c", FIRST_THREAD_ENDS];
+    let mut process = pod.command(APP.uid, Path::new("/usr/bin/python3"), &words);
+    let mut process = process.spawn()?;
+    let status = format!("/proc/{}/status", process.id());
+    eventually(Duration::from_secs(5), || {
+        let status = std::fs::read_to_string(&status)?;
+        ensure!(status.contains("State:\tZ"), "{status}");
+        Ok(())
+    })?;
+    node.api.edit("Pod", "shop", "web", |pod| {
+        pod["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
+    })?;
+    drop((client, sidecar));
+    std::thread::sleep(Duration::from_secs(3));
+    node.places().wait_rows("POD_BY_NETNS", 1)?;
+    process.kill()?;
+    process.wait()?;
+    node.places().wait_rows("POD_BY_NETNS", 0)
+}
+
 kernel_test!(a_sidecar_that_ends_with_its_pod_is_no_problem);
 /// A pod that is being deleted may end its sidecar before its app. `status --check` would fail during every rollout.
 fn a_sidecar_that_ends_with_its_pod_is_no_problem() -> Result<()> {
@@ -66,7 +101,7 @@ fn a_sidecar_that_ends_with_its_pod_is_no_problem() -> Result<()> {
     ensure!(accepted_by(&client)? == 15001);
     ensure!(is_fine(&node)?.0, "{:?}", is_fine(&node)?);
     drop(sidecar);
-    lab::wait::eventually(Duration::from_secs(5), || {
+    eventually(Duration::from_secs(5), || {
         ensure!(accepted_by(&client).is_err(), "it still listens");
         ensure!(!is_fine(&node)?.0, "a sidecar that is down");
         Ok(())
@@ -74,7 +109,7 @@ fn a_sidecar_that_ends_with_its_pod_is_no_problem() -> Result<()> {
     node.api.edit("Pod", "shop", "web", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     })?;
-    lab::wait::eventually(Duration::from_secs(5), || {
+    eventually(Duration::from_secs(5), || {
         ensure!(
             accepted_by(&client).is_err(),
             "its connections go elsewhere"

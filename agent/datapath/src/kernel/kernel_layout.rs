@@ -14,7 +14,7 @@ pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold. Those that begin with `MASK` hold the
 /// bit of a bit-field of one bit in its byte.
-pub const MEMBERS: [(&str, &str, &str); 51] = [
+pub const MEMBERS: [(&str, &str, &str); 52] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -61,6 +61,7 @@ pub const MEMBERS: [(&str, &str, &str); 51] = [
     ("OFFSET_TCP_COPIED_SEQ", "tcp_sock", "copied_seq"),
     ("OFFSET_TASK_PID", "task_struct", "pid"),
     ("OFFSET_TASK_TGID", "task_struct", "tgid"),
+    ("OFFSET_TASK_LEADER", "task_struct", "group_leader"),
     ("OFFSET_TASK_START", "task_struct", "start_time"),
     ("OFFSET_TASK_THREAD_PID", "task_struct", "thread_pid"),
     ("OFFSET_TASK_NSPROXY", "task_struct", "nsproxy"),
