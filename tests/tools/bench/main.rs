@@ -130,7 +130,7 @@ fn measure(options: &Options) -> Result<Report> {
         let chosen = options.field.iter().filter(|field| all.contains(field));
         chosen.copied().collect()
     };
-    for field in wanted(&Field::ALL, true) {
+    for field in wanted(Field::ALL, true) {
         if field == Field::ManyDestinationsV6 {
             // Those of IPv4 have used up most of the pool of targets.
             drop(environment);
@@ -139,28 +139,28 @@ fn measure(options: &Options) -> Result<Report> {
         add(&mut report, environment.contestants(field)?, field, options)?;
     }
     drop(environment);
-    let fields = wanted(&Field::ENVOY, options.envoy);
+    let fields = wanted(Field::ENVOY, options.envoy);
     if !fields.is_empty() {
         let meshed = envoy::Meshed::new()?;
         for field in fields {
             add(&mut report, meshed.contestants(field), field, options)?;
         }
     }
-    let fields = wanted(&Field::FORWARDING, options.forwarding);
+    let fields = wanted(Field::FORWARDING, options.forwarding);
     if !fields.is_empty() {
         let pods = forwarding::Forwarding::new()?;
         for field in fields {
             add(&mut report, pods.contestants(field), field, options)?;
         }
     }
-    let fields = wanted(&Field::QUERIES, options.dns);
+    let fields = wanted(Field::QUERIES, options.dns);
     if !fields.is_empty() {
         let pods = queries::Queries::new()?;
         for field in fields {
             add(&mut report, pods.contestants(), field, options)?;
         }
     }
-    let fields = wanted(&Field::AMBIENT, options.ambient);
+    let fields = wanted(Field::AMBIENT, options.ambient);
     if !fields.is_empty() {
         let pods = ambient::Ambient::new()?;
         for field in fields {
