@@ -6,7 +6,7 @@ use std::fmt;
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode},
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
     metrics::{
         MetricType, counter::ConstCounter, gauge::ConstGauge, histogram::Histogram, info::Info,
     },
@@ -23,9 +23,7 @@ use crate::observe::status::{Figures, PerPod, PodFigures};
 pub fn text(figures: Figures, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Page(figures)));
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(format.of_openmetrics(text))
+    format.encode(&registry)
 }
 
 /// Figures that exist already are encoded as they are. Metrics that count by themselves would be a

@@ -1,7 +1,13 @@
 //! The two text formats. OpenMetrics is what Prometheus asks for; the older format is for everyone who
 //! asks for nothing, such as people and simple collectors.
 
+use std::fmt;
+
 use axum::http::HeaderValue;
+use prometheus_client::{
+    encoding::{prometheus_text, text},
+    registry::Registry,
+};
 
 /// A text format of the metrics page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,53 +35,18 @@ impl Format {
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Prometheus => prometheus_text::CONTENT_TYPE,
         }
     }
 
-    /// The page in this format, from the one in OpenMetrics.
-    pub(super) fn of_openmetrics(self, page: String) -> String {
+    pub(super) fn encode(self, registry: &Registry) -> Result<String, fmt::Error> {
+        let mut text = String::new();
         match self {
-            Self::OpenMetrics => page,
-            Self::Prometheus => prometheus(&page),
+            Self::OpenMetrics => text::encode(&mut text, registry)?,
+            Self::Prometheus => prometheus_text::encode(&mut text, registry)?,
         }
+        Ok(text)
     }
-}
-
-/// Values are the same in both. In the older format the descriptions name a counter with its suffix, and
-/// there are neither units, nor the type info, nor an end mark.
-fn prometheus(page: &str) -> String {
-    let kinds = page.lines().filter_map(|line| {
-        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
-        Some((name, kind))
-    });
-    let suffixed = |name: &str| {
-        let kind = kinds.clone().find(|(of, _)| *of == name);
-        match kind.map(|(_, kind)| kind) {
-            Some("counter") => format!("{name}_total"),
-            Some("info") => format!("{name}_info"),
-            _ => name.to_owned(),
-        }
-    };
-    let mut text = String::with_capacity(page.len());
-    for line in page.lines() {
-        let mut words = line.splitn(4, ' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some("HELP"), Some(name), Some(help)) => {
-                text += &format!("# HELP {} {help}\n", suffixed(name));
-            }
-            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
-                let kind = if kind == "info" { "gauge" } else { kind };
-                text += &format!("# TYPE {} {kind}\n", suffixed(name));
-            }
-            (Some("#"), ..) => {}
-            _ => {
-                text += line;
-                text.push('\n');
-            }
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -28,18 +28,3 @@ fn clients_choose() {
     }
     assert_eq!(format(&[]), Format::Prometheus);
 }
-
-#[test]
-fn the_older_format() {
-    let page = "# HELP a Text of several words\n# TYPE a counter\na_total{b=\"c d\"} 1\n\
-            # HELP i Build\n# TYPE i info\ni_info{v=\"1\"} 1\n\
-            # HELP t_seconds Time\n# TYPE t_seconds histogram\n# UNIT t_seconds seconds\nt_seconds_count 0\n\
-            # EOF\n";
-    assert_eq!(
-        Format::Prometheus.of_openmetrics(page.to_owned()),
-        "# HELP a_total Text of several words\n# TYPE a_total counter\na_total{b=\"c d\"} 1\n\
-            # HELP i_info Build\n# TYPE i_info gauge\ni_info{v=\"1\"} 1\n\
-            # HELP t_seconds Time\n# TYPE t_seconds histogram\nt_seconds_count 0\n"
-    );
-    assert_eq!(Format::OpenMetrics.of_openmetrics(page.to_owned()), page);
-}
