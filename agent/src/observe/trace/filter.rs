@@ -10,34 +10,25 @@ use crate::observe::events::is_refusal;
 
 /// Which events a client wants: those that fit everything it names.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Filter {
     /// `namespace/name`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// Kubernetes namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// See [`TraceEvent::direction`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<String>,
     /// See [`TraceEvent::verdict`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
     /// Only connections that were refused, or redirected to a sidecar that did not accept them.
-    #[serde(default)]
     pub refused: bool,
     /// See [`TraceEvent::rule`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// The dialed port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// The dialed address, or the client's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpNet>,
     /// A process id, or a name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
 }
 
