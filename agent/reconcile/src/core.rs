@@ -231,10 +231,8 @@ impl<N: Node> Core<N> {
         self.adopt(&[name]).await;
     }
 
-    /// Whether addresses and routes have to be read again now.
     fn is_stale(&self, enrollment: &Enrollment<N>) -> bool {
-        let is_due = enrollment.refresh_at.is_none_or(|at| at <= self.node.now());
-        is_due && (enrollment.stale || !enrollment.link.is_alive())
+        enrollment.stale || !enrollment.link.is_alive()
     }
 
     fn record_event(&mut self, pod: &PodRef, reason: &'static str, note: String) {

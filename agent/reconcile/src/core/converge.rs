@@ -14,7 +14,7 @@ use crate::{
     node::{
         EnrollError, Enrollment, Found, Link as _, NO_PROCESS, Node, NodeError, Processes as _,
     },
-    plan::{self, Action, Change, EnrolledFacts, Facts, Location, OnFailure, Steps},
+    plan::{self, Action, Change, EnrolledFacts, Facts, Location, OnFailure, Step, Steps},
     state::{Desired, Goal, PodState, State},
 };
 
@@ -59,6 +59,10 @@ impl<N: Node> Core<N> {
                     Ok(())
                 }
                 Action::ChangePolicy => self.change_policy(name, &goal, processes).await,
+                Action::Refresh if self.is_to_wait(name) => {
+                    waits = true;
+                    Ok(())
+                }
                 Action::Refresh => self.refresh(name).await,
             };
             result = result.and(done);
@@ -82,6 +86,18 @@ impl<N: Node> Core<N> {
         };
         record.next_try = later;
         true
+    }
+
+    /// Whether a pod's namespace was read a moment ago, and that took long; it is tried again when it may.
+    fn is_to_wait(&mut self, name: &PodRef) -> bool {
+        let now = self.node.now();
+        let Some(record) = self.pods.get_mut(name) else {
+            return false;
+        };
+        let later = record.enrollment().and_then(|it| it.refresh_at);
+        let later = later.filter(|at| *at > now);
+        record.next_try = later.unwrap_or(record.next_try);
+        later.is_some()
     }
 
     /// Where a pod's namespace is: as the CNI plugin named it, otherwise by its path or processes.
@@ -316,32 +332,29 @@ pub(super) fn log_missed(name: &PodRef, missed: Option<NodeError>) -> bool {
     missed.is_some()
 }
 
-/// Reads addresses and routes of a pod's namespace again. What a pod has there may take long to read: it gets a hundredth
-/// of the time.
+/// Reads addresses and routes of a pod's namespace again, unless that has to wait.
 pub(super) async fn refresh<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
 ) -> Result<(), NodeError> {
-    let began = node.now();
-    if enrollment.refresh_at.is_some_and(|at| began < at) {
+    if enrollment.refresh_at.is_some_and(|at| node.now() < at) {
         enrollment.stale = true;
         return Ok(());
     }
     let policy = Arc::clone(&enrollment.policy);
     let processes = N::Processes::none();
     let steps = plan::write(Change::Refresh, &policy, enrollment.policy_id, &processes);
-    let done = run(node, enrollment, steps).await;
-    enrollment.refresh_at = pause_after(began, node.now());
-    let missed = done?;
+    let missed = run(node, enrollment, steps).await?;
     enrollment.stale = missed.is_some();
     missed.map_or(Ok(()), Err)
 }
 
-/// Until when what has kept the reconciler for long is not done again; `None`: it was not long.
-pub(super) fn pause_after(began: Instant, ended: Instant) -> Option<Instant> {
+/// When a namespace may be read again. What a pod has there may take long to read: it gets a hundredth of the time, and at
+/// most a minute passes.
+fn pause_after(began: Instant, ended: Instant) -> Option<Instant> {
     const LONG: Duration = Duration::from_millis(100);
     let took = ended.saturating_duration_since(began);
-    (took > LONG).then(|| ended + took * 100)
+    (took > LONG).then(|| ended + (took * 100).min(Duration::from_mins(1)))
 }
 
 /// Does steps in their order. Answers the first failure that means that they are done again.
@@ -355,7 +368,12 @@ pub(super) async fn run<N: Node>(
         let Enrollment {
             cookie, rows, link, ..
         } = enrollment;
-        match node.step(*cookie, rows, Some(link), &step).await {
+        let began = node.now();
+        let done = node.step(*cookie, rows, Some(link), &step).await;
+        if matches!(step, Step::ReadNamespace) {
+            enrollment.refresh_at = pause_after(began, node.now());
+        }
+        match done {
             Ok(()) => {}
             Err(problem) if on_failure == OnFailure::Abort => return Err(problem),
             Err(problem) if on_failure == OnFailure::Stop => return Ok(Some(problem)),

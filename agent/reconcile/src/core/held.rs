@@ -174,11 +174,15 @@ impl<N: Node> Core<N> {
         let Some(Held::Earlier(mut earlier)) = self.held.take(cookie) else {
             return;
         };
+        let began = self.node.now();
+        let processes = processes.filter(|_| self.turn.may_open());
         let path = processes.and_then(|it| it.path_of(earlier.inode));
         let link = match path {
             Some(path) => self.open_earlier(&mut earlier, path).await,
             None => None,
         };
+        let took = self.node.now().saturating_duration_since(began);
+        self.turn.opened(took);
         let is_listed = self.record_of(&earlier).is_some();
         let name = earlier.pod.as_ref().map(ToString::to_string);
         info!(pod = name, %cookie, "remove what remains of the pod of an earlier agent");

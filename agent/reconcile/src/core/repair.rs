@@ -130,6 +130,11 @@ impl<N: Node> Core<N> {
         };
         if let Repair::RestoreLink(LinkId::Ingress(cookie, ..), LinkLoss::Detached) = repair {
             // Where it is attached follows from the pod's interfaces. This one may be gone.
+            let (_, mut pods) = self.enrollments_mut();
+            if let Some((_, pod)) = pods.find(|(_, pod)| pod.cookie == *cookie) {
+                pod.refresh_at = None;
+            }
+            drop(pods);
             self.namespaces_changed(&BTreeSet::from([*cookie])).await;
         }
         let pods = enrollments(&self.pods, &self.held);

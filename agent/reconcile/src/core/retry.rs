@@ -1,6 +1,6 @@
 //! What is tried again, and how often.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sidetrack_policy::PodRef;
 
@@ -8,7 +8,7 @@ use super::{Core, converge};
 use crate::{
     node::{Enrollment, Link as _, Node},
     policies::SHORT,
-    state::{Desired, FAST_RETRIES, PodState, Record, SLOW_RETRY},
+    state::{Desired, FAST_RETRIES, Record, SLOW_RETRY},
 };
 
 /// How often listeners that the kernel does not know are searched for, at most.
@@ -63,9 +63,8 @@ impl<N: Node> Core<N> {
         enrolled: &mut Vec<PodRef>,
     ) {
         let before = self.shown(name);
-        let began = self.node.now();
         self.converge(name, processes).await;
-        self.slow_down(name, converge::pause_after(began, self.node.now()));
+        self.slow_down(name);
         let after = self.shown(name);
         if before.cookie != after.cookie {
             enrolled.push(name.clone());
@@ -109,8 +108,7 @@ impl<N: Node> Core<N> {
     }
 
     /// A pod that was tried for long is tried less often: every try looks for the pod's cgroup and processes.
-    /// The same if it has kept the others waiting, for a reason of its own.
-    fn slow_down(&mut self, name: &PodRef, pause: Option<Instant>) {
+    pub(super) fn slow_down(&mut self, name: &PodRef) {
         let now = self.node.now();
         let settled = self
             .pods
@@ -126,9 +124,6 @@ impl<N: Node> Core<N> {
         let since = *record.trying_since.get_or_insert(now);
         if now.saturating_duration_since(since) > FAST_RETRIES {
             record.next_try = now + SLOW_RETRY;
-        }
-        if let (PodState::Rejected, Some(pause)) = (record.state(), pause) {
-            record.next_try = pause;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How much one turn writes. Between two turns other events are handled: a pod with short lists does not wait until
 //! those with long ones are written.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use sidetrack_policy::{
     PodRef,
@@ -15,10 +15,15 @@ use crate::node::Node;
 /// has at most an eighth of the maps' rows.
 pub(super) const MAX_ROWS: usize = 8_192;
 
+/// How long a turn opens namespaces that are released. Beyond it their rows are removed without.
+const MAX_OPENING: Duration = Duration::from_secs(1);
+
 /// What a turn has done, and what remains for the next ones.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     rows: usize,
+    /// What opening and reading namespaces that are released has taken.
+    opening: Duration,
     /// Pods with long lists, in the order in which they were found to be due.
     long: VecDeque<PodRef>,
 }
@@ -26,6 +31,17 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) fn begin(&mut self) {
         self.rows = 0;
+        self.opening = Duration::ZERO;
+    }
+
+    /// Whether a namespace that is released may be opened. Pods may have any number, and take long to read.
+    pub(super) fn may_open(&self) -> bool {
+        self.opening < MAX_OPENING
+    }
+
+    /// One was opened.
+    pub(super) fn opened(&mut self, took: Duration) {
+        self.opening += took;
     }
 
     /// Lists were written or removed.
