@@ -31,6 +31,10 @@ pub const COMMAND: &str = "foreign-files";
 const MAX_OF_HOLDER: usize = 2;
 /// Calls of all holders at a time: a thread of the helper each.
 const MAX_CALLS: usize = 64;
+/// What holders begin with that stand for directories with network namespaces. Who writes manifests may name any number.
+pub const NAMESPACES: &str = "namespaces in ";
+/// Calls of all of these at a time.
+const MAX_OF_NAMESPACES: usize = 16;
 /// Calls of one holder that wait for their turn.
 const MAX_WAITING: usize = 256;
 /// A call that takes longer hangs.
@@ -229,6 +233,8 @@ impl Calls {
         let is_slow = self.slow.contains(holder) || running >= MAX_OF_HOLDER && hang;
         let problem = if is_slow {
             format!("its file system does not answer to another read for {holder}")
+        } else if holder.starts_with(NAMESPACES) && self.of_namespaces() >= MAX_OF_NAMESPACES {
+            format!("{MAX_OF_NAMESPACES} directories with namespaces do not answer")
         } else if running < MAX_OF_HOLDER && self.running.len() < MAX_CALLS {
             return self.make(holder, call);
         } else if self.running.len() >= MAX_CALLS {
@@ -245,6 +251,12 @@ impl Calls {
             call.done,
             io::Error::new(io::ErrorKind::WouldBlock, problem),
         ))
+    }
+
+    /// How many directories with namespaces are being looked at.
+    fn of_namespaces(&self) -> usize {
+        let holders = self.running.values().map(|it| &it.holder);
+        holders.filter(|it| it.starts_with(NAMESPACES)).count()
     }
 
     fn make(&mut self, holder: &str, call: Call) -> Result<(), (Done, io::Error)> {

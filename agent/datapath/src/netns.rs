@@ -219,9 +219,9 @@ fn namespace_at(path: &Path) -> Result<File, NetnsError> {
     let opened = if of_kernel(path).is_some() {
         job.run()
     } else {
-        // Who writes manifests may name any number of directories of a disk that hangs.
-        let top: PathBuf = path.components().take(2).collect();
-        foreign_files::wait(&top.to_string_lossy(), &job, TIMEOUT)
+        let directory = path.parent().unwrap_or(path);
+        let holder = format!("{}{}", foreign_files::NAMESPACES, directory.display());
+        foreign_files::wait(&holder, &job, TIMEOUT)
     };
     let path = path.to_owned();
     match opened {
