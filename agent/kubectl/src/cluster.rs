@@ -176,6 +176,12 @@ impl Cluster {
             let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters);
             let request = request.context("list pods")?;
             let listed = answer(self.client.request(request)).await;
+            if listed.is_err() && parameters.continue_token.take().is_some() {
+                // The API server forgets a list after minutes. Once more, as a whole.
+                all.clear();
+                parameters.limit = None;
+                continue;
+            }
             let Pods { metadata, items } = listed.context("list pods")?;
             all.extend(items);
             parameters.continue_token = metadata.continue_.filter(|next| !next.is_empty());
