@@ -22,7 +22,7 @@ const MAX_OPENING: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     rows: usize,
-    /// What opening and reading namespaces that are released has taken.
+    /// What opening and reading namespaces that are released took.
     opening: Duration,
     /// Pods with long lists, in the order in which they were found to be due.
     long: VecDeque<PodRef>,
