@@ -303,8 +303,9 @@ impl Buildah {
         let output = self
             .sidetrack(container, &["doctor", "-o", "json"])
             .output()?;
-        let report: serde_json::Value =
-            serde_json::from_slice(&output.stdout).context("read doctor's report")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("read doctor's report; it said: {said}"))?;
         if report["able"] != true {
             bail!("this machine's kernel cannot run sidetrack");
         }
