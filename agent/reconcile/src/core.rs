@@ -188,7 +188,9 @@ impl<N: Node> Core<N> {
                 continue;
             }
             changed = true;
-            if let Err(problem) = converge::refresh(node, enrollment).await {
+            if enrollment.refresh_at.is_some_and(|at| node.now() < at) {
+                enrollment.stale = true;
+            } else if let Err(problem) = converge::refresh(node, enrollment).await {
                 warn!(pod = %name, "follow the pod's routes: {problem}");
             }
         }

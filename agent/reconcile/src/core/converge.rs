@@ -332,15 +332,11 @@ pub(super) fn log_missed(name: &PodRef, missed: Option<NodeError>) -> bool {
     missed.is_some()
 }
 
-/// Reads addresses and routes of a pod's namespace again, unless that has to wait.
+/// Reads addresses and routes of a pod's namespace again.
 pub(super) async fn refresh<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
 ) -> Result<(), NodeError> {
-    if enrollment.refresh_at.is_some_and(|at| node.now() < at) {
-        enrollment.stale = true;
-        return Ok(());
-    }
     let policy = Arc::clone(&enrollment.policy);
     let processes = N::Processes::none();
     let steps = plan::write(Change::Refresh, &policy, enrollment.policy_id, &processes);

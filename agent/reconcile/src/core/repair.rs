@@ -1,11 +1,11 @@
 //! Looks at what is in the kernel, and has repaired what is not as it should be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use sidetrack_policy::PodRef;
 use tracing::{error, warn};
 
-use super::{Core, enrollments};
+use super::{Core, converge, enrollments};
 use crate::{
     node::{Look, Node, NodeError},
     repairs::{
@@ -130,12 +130,13 @@ impl<N: Node> Core<N> {
         };
         if let Repair::RestoreLink(LinkId::Ingress(cookie, ..), LinkLoss::Detached) = repair {
             // Where it is attached follows from the pod's interfaces. This one may be gone.
-            let (_, mut pods) = self.enrollments_mut();
-            if let Some((_, pod)) = pods.find(|(_, pod)| pod.cookie == *cookie) {
-                pod.refresh_at = None;
+            self.changed = true;
+            let (node, mut pods) = self.enrollments_mut();
+            if let Some((name, pod)) = pods.find(|(_, pod)| pod.cookie == *cookie)
+                && let Err(problem) = converge::refresh(node, pod).await
+            {
+                warn!(pod = %name, "follow the pod's interfaces: {problem}");
             }
-            drop(pods);
-            self.namespaces_changed(&BTreeSet::from([*cookie])).await;
         }
         let pods = enrollments(&self.pods, &self.held);
         let mut pods = pods.map(|(_, it)| it);
